@@ -1,0 +1,45 @@
+"""What functions import: the bases ``Model`` and ``Step``, tensor specifications, events, and the errors to raise."""
+
+from __future__ import annotations
+
+from relight.base.errors import (
+    BadInput,
+    Conflict,
+    Deadline,
+    Failed,
+    NotFound,
+    NotReady,
+    Overloaded,
+    Problem,
+    TooLarge,
+    Unprocessable,
+    Unsupported,
+)
+from relight.runtime.context import FunctionContext
+from relight.runtime.model import EmbeddingsMap, Model
+from relight.runtime.onnx import OnnxModel
+from relight.runtime.step import Step
+from relight.wire.cloudevents import Event
+from relight.wire.tensors import Array, TensorSpec
+
+__all__ = [
+    "Array",
+    "BadInput",
+    "Conflict",
+    "Deadline",
+    "EmbeddingsMap",
+    "Event",
+    "Failed",
+    "FunctionContext",
+    "Model",
+    "NotFound",
+    "NotReady",
+    "OnnxModel",
+    "Overloaded",
+    "Problem",
+    "Step",
+    "TensorSpec",
+    "TooLarge",
+    "Unprocessable",
+    "Unsupported",
+]

@@ -1,0 +1,92 @@
+"""A sentence encoder: a tokenizer and a transformer in ONNX, mean pooling, vectors of length 1."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from relight import sdk
+
+MAX_TOKENS = 256
+"""What the model was made for; the rest of a longer text is not seen."""
+TOKENS_PER_RUN = 4096
+"""Rows times tokens of one run: bounds the attention matrices to a few hundred megabytes."""
+PADDING = 1.25
+"""How much longer the longest text of a run may be than the shortest: padding is computed like text."""
+
+
+class Session(Protocol):
+    """What runs the transformer: token ids, mask and types in, a state for each token out."""
+
+    @property
+    def inputs(self) -> Sequence[sdk.TensorSpec]: ...
+    @property
+    def outputs(self) -> Sequence[sdk.TensorSpec]: ...
+    def run(self, inputs: dict[str, sdk.Array]) -> dict[str, sdk.Array]: ...
+
+
+class Encoder:
+    """Texts to vectors. A text's vector is the same alone and among others."""
+
+    def __init__(self, files: Path, session: Session) -> None:
+        from tokenizers import Tokenizer
+
+        self._model = files / "model.onnx"
+        self._session = session
+        self._tokenizer = Tokenizer.from_file(str(files / "tokenizer.json"))
+        # What the file says of padding and truncation is of its training.
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(MAX_TOKENS)
+
+    @property
+    def dimension(self) -> int:
+        return self._session.outputs[0].shape[-1]
+
+    def encode(self, texts: Sequence[str]) -> tuple[sdk.Array, sdk.Array]:
+        """(vectors, tokens) of texts: FP32 [n, dimension] and INT32 [n]."""
+        tokens = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
+        vectors = np.zeros((len(texts), self.dimension), np.float32)
+        for rows in self._runs([len(ids) for ids in tokens]):
+            vectors[rows] = self._run([tokens[row] for row in rows])
+        return vectors, np.array([len(ids) for ids in tokens], np.int32)
+
+    def _runs(self, lengths: list[int]) -> Iterator[list[int]]:
+        """Which texts are computed together: of about one length, and not too many."""
+        run: list[int] = []
+        for row in sorted(range(len(lengths)), key=lengths.__getitem__):
+            full = (len(run) + 1) * lengths[row] > TOKENS_PER_RUN
+            if run and (full or self._mixes_rows or lengths[row] > PADDING * lengths[run[0]]):
+                yield run
+                run = []
+            run.append(row)
+        if run:
+            yield run
+
+    @cached_property
+    def _mixes_rows(self) -> bool:
+        """Whether the graph quantises activations as it runs: with a scale of the whole run, neighbours included.
+
+        Such a graph gets one text at a time. Looked up when the first two texts come together, not while loading.
+        """
+        with open(self._model, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as graph:
+            return graph.find(b"DynamicQuantize") >= 0
+
+    def _run(self, tokens: list[list[int]]) -> sdk.Array:
+        longest = max(map(len, tokens))
+        ids = np.zeros((len(tokens), longest), np.int64)
+        mask = np.zeros_like(ids)
+        for row, sequence in enumerate(tokens):
+            ids[row, : len(sequence)] = sequence
+            mask[row, : len(sequence)] = 1
+        given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        computed = self._session.run({spec.name: given[spec.name] for spec in self._session.inputs})
+        states = computed[self._session.outputs[0].name]
+        weights = mask[:, :, None].astype(np.float32)
+        means: sdk.Array = (states * weights).sum(axis=1) / weights.sum(axis=1)
+        means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+        return means

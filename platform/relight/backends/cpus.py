@@ -1,0 +1,84 @@
+"""How many processors this process may use, and which kind they are."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from functools import lru_cache
+from pathlib import Path
+
+_CPUINFO = Path("/proc/cpuinfo")
+_CGROUP = Path("/proc/self/cgroup")
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def usable() -> int:
+    """The processors of this process's affinity mask, and no more than its cgroups' quota; at least 1.
+
+    The number of the host's processors is not it: a container of one processor that starts 64 threads spends its time
+    on waiting for itself.
+    """
+    allowed = len(os.sched_getaffinity(0))
+    quota = _quota(_CGROUP, _CGROUPS)
+    return max(1, min(allowed, math.ceil(quota)) if quota else allowed)
+
+
+def _quota(own: Path, root: Path) -> float | None:
+    """The smallest quota from this process's cgroup up to the root, in processors; None where there is none."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return None
+    found: list[float] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            folder = root / path.strip("/")
+            found += _up(folder, root, _v2_quota)
+        elif "cpu" in controllers.split(","):
+            found += _up(root / "cpu" / path.strip("/"), root / "cpu", _v1_quota)
+    return min(found, default=None)
+
+
+def _up(folder: Path, root: Path, read: object) -> list[float]:
+    assert callable(read)
+    quotas = []
+    # In a container the path may be the host's, and the container's own group is mounted as the root.
+    for candidate in (folder, *folder.parents):
+        if candidate != root and root not in candidate.parents:
+            break
+        quota = read(candidate)
+        if quota:
+            quotas.append(float(quota))
+    return quotas
+
+
+def _v2_quota(folder: Path) -> float | None:
+    try:
+        limit, period = (folder / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if limit == "max" else int(limit) / int(period)
+
+
+def _v1_quota(folder: Path) -> float | None:
+    try:
+        limit = int((folder / "cpu.cfs_quota_us").read_text())
+        period = int((folder / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
+    return None if limit <= 0 else limit / period
+
+
+@lru_cache(maxsize=1)
+def kind() -> str:
+    """A short digest of the processor's model and instruction sets: what a saved graph was optimised for."""
+    try:
+        text = _CPUINFO.read_text()
+    except OSError:
+        text = ""
+    first = text.partition("\n\n")[0]
+    wanted = ("vendor_id", "cpu family", "model", "model name", "flags", "Features", "CPU part", "CPU implementer")
+    lines = [line for line in first.splitlines() if line.split(":")[0].strip() in wanted]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -1,0 +1,57 @@
+"""``relight apply``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from relight.cli import exits
+from relight.cli.kube import connect
+from relight.cli.output import Format, print_json
+from relight.cli.target import Context, Kubeconfig, Namespace
+
+
+def command(
+    filename: Annotated[
+        list[str],
+        typer.Option("-f", "--filename", metavar="PATH", help="A file, a folder, or - for stdin. May be repeated."),
+    ],
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until each applied Knative Service is ready.")] = False,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="For --wait, per Service.")] = 600.0,
+    output: Annotated[Format, typer.Option("-o", "--output", help="How to print.")] = "table",
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> int:
+    """Apply manifests, server-side: files, folders, kustomizations.
+
+    Each document that fails is named with its file; the others are applied.
+
+    \b
+    relight apply -f manifests/overlays/local
+    relight apply -f service.yaml -f trigger.yaml
+    """
+    from relight.cluster.apply import Applied, apply_documents
+    from relight.cluster.documents import read_documents
+    from relight.cluster.waiting import SERVING, wait_ready
+
+    documents = read_documents(filename, sys.stdin.read() if "-" in filename else None)
+
+    def tell(applied: Applied) -> None:
+        if applied.error is not None:
+            print(f"error: {applied.document.place}: {applied.document.name}: {applied.error.message}", file=sys.stderr)
+        elif output != "json":
+            print(f"{applied.document.name} {applied.verb}", flush=True)
+
+    with connect(kubeconfig, context, namespace) as link:
+        results = apply_documents(link.kube, documents, link.namespace, tell)
+        if wait:
+            for one in results:
+                if one.value and (one.value["apiVersion"], one.value["kind"]) == (SERVING, "Service"):
+                    wait_ready(link.kube, one.value, timeout)
+    if output == "json":
+        print_json([one.value for one in results if one.value is not None])
+    errors = [one.error for one in results if one.error is not None]
+    return exits.exit_code(errors[0]) if errors else exits.OK

@@ -1,0 +1,58 @@
+"""``relight describe``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from relight.cli.kube import connect
+from relight.cli.output import print_table
+from relight.cli.tables import tree
+from relight.cli.target import Context, Kubeconfig, Namespace
+
+_NOISE = ("managedFields", "selfLink")
+
+
+def command(
+    kind: Annotated[str, typer.Argument(help="Such as ksvc, revision, trigger, broker, pod.")],
+    name: Annotated[str, typer.Argument(help="The object.")],
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show one object with its conditions and events."""
+
+    with connect(kubeconfig, context, namespace) as link:
+        resource = link.kube.resource(kind)
+        value = link.kube.get(
+            resource.api_version, resource.kind, name, link.namespace if resource.namespaced else None
+        )
+        uid = value["metadata"].get("uid")
+        events = link.kube.list("v1", "Event", link.namespace)["items"]
+    print_description(value, [event for event in events if event.get("involvedObject", {}).get("uid") == uid])
+
+
+def print_description(value: dict[str, Any], events: list[dict[str, Any]]) -> None:
+    """An object as text: metadata, spec, conditions as a table, the rest of status, events."""
+    meta = {key: part for key, part in value["metadata"].items() if key not in _NOISE}
+    status = dict(value.get("status") or {})
+    conditions = status.pop("conditions", None) or []
+    for line in tree({"kind": value["kind"], "apiVersion": value["apiVersion"], "metadata": meta}):
+        print(line)
+    for line in tree(
+        {key: part for key, part in value.items() if key in ("spec", "data", "type")} | {"status": status}
+    ):
+        print(line)
+    if conditions:
+        print("\nconditions:")
+        print_table(
+            ("type", "status", "reason", "message"),
+            [[one.get(key, "") for key in ("type", "status", "reason", "message")] for one in conditions],
+        )
+    if events:
+        print("\nevents:")
+        print_table(
+            ("type", "reason", "count", "message"),
+            [[one.get(key, "") for key in ("type", "reason", "count", "message")] for one in events],
+        )

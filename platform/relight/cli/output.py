@@ -1,0 +1,60 @@
+"""What commands print: results on stdout, progress on stderr, JSON that is nothing but JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+Format = Literal["table", "json"]
+"""``-o`` of commands that have a table of their own."""
+
+
+def print_json(value: Any) -> None:
+    """A value as JSON, for programs."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns as ``kubectl get`` prints them: upper-case heads, three spaces between; no borders, nothing cut off."""
+    lines = [tuple(column.upper() for column in columns), *(tuple(map(str, row)) for row in rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    for line in lines:
+        print("   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def note(text: str) -> None:
+    """A line about what goes on, for a person: on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[Waiting]:
+    """A spinner on stderr while something is waited for; on anything but a terminal only changes of text, as lines."""
+    if not sys.stderr.isatty():
+        yield Waiting(None, text)
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as status:
+        yield Waiting(status, text)
+
+
+class Waiting:
+    """What is shown while something is waited for."""
+
+    def __init__(self, status: Any, text: str) -> None:
+        self._status = status
+        self._text = text
+
+    def show(self, text: str) -> None:
+        """Say something else; the same text again is not repeated."""
+        if text == self._text:
+            return
+        self._text = text
+        if self._status is None:
+            note(text)
+        else:
+            self._status.update(text.replace("[", r"\["))

@@ -1,0 +1,214 @@
+"""From a function to its objects: a Knative Service, and a Trigger per subscription. Pure.
+
+What is written is what ``func deploy`` writes for the same func.yaml (labels, probes, scale annotations, names of
+Triggers), plus relight's own annotations on the template, and the patch of relight.yaml over all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from relight.base.errors import Problem, Unprocessable
+from relight.cluster.merge import merge
+from relight.cluster.project import Project
+from relight.wire.funcyaml import Env, FuncYaml
+
+SOURCE = "relight.dev/source"
+DIGEST = "relight.dev/source-digest"
+PRELOAD = "relight.dev/preload"
+BACKING = "relight.dev/backing"
+MODEL_VERSION = "relight.dev/model-version"
+POLICY = "relight.dev/policy"
+
+CONTAINER = "user-container"
+"""The name that Knative gives a container without one."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the folder does not say."""
+
+    namespace: str = "default"
+    image: str = "relight"
+    """In local mode the name that stands for "run the folder of the source annotation"."""
+    digest: str | None = None
+    """The folder's digest: with it, an edit makes a new revision."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """What ``{{ env:X }}`` is looked up in."""
+    model_version: int | None = None
+    """The version that the revision is pinned to, where func.yaml names a model and no version."""
+
+
+def build_service(project: Project, options: Options) -> dict[str, Any]:
+    """The Knative Service. Unprocessable: a reference that cannot be resolved, a patch that breaks the Service."""
+    function = project.function
+    env, problems = _environment(function, options)
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": options.image,
+        "env": env,
+        "livenessProbe": {"httpGet": {"path": function.liveness, "port": 0}},
+        "readinessProbe": {"httpGet": {"path": function.readiness, "port": 0}},
+    }
+    resources = {key: dict(getattr(function.resources, key)) for key in ("requests", "limits")}
+    container |= (
+        {"resources": {key: value for key, value in resources.items() if value}} if any(resources.values()) else {}
+    )
+    spec: dict[str, Any] = {"containers": [container]}
+    if function.resources.concurrency is not None:
+        spec["containerConcurrency"] = function.resources.concurrency
+    if function.service_account:
+        spec["serviceAccountName"] = function.service_account
+    if function.image_pull_secret:
+        spec["imagePullSecrets"] = [{"name": function.image_pull_secret}]
+    if function.volumes:
+        names = [f"volume-{at}" for at in range(len(function.volumes))]
+        spec["volumes"] = [
+            {"name": name, **volume.source} for name, volume in zip(names, function.volumes, strict=True)
+        ]
+        container["volumeMounts"] = [
+            {"name": name, "mountPath": volume.path} for name, volume in zip(names, function.volumes, strict=True)
+        ]
+    labels = _labels(function)
+    metadata: dict[str, Any] = {"name": function.name, "namespace": options.namespace, "labels": labels}
+    annotations = dict(function.annotations)
+    if project.policy:
+        annotations[POLICY] = json.dumps(project.policy, sort_keys=True)
+    if annotations:
+        metadata["annotations"] = annotations
+    service = {
+        "apiVersion": "serving.knative.dev/v1",
+        "kind": "Service",
+        "metadata": metadata,
+        "spec": {
+            "template": {
+                "metadata": {"labels": labels, "annotations": _template_annotations(project, options)},
+                "spec": spec,
+            }
+        },
+    }
+    if problems:
+        raise Unprocessable.of(problems)
+    return merge(service, _named(project.patch))
+
+
+def build_triggers(project: Project, namespace: str, owner: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """A Trigger per subscription; ``owner`` is the Service as the API has it: the Triggers go when it goes."""
+    function = project.function
+    triggers: dict[str, dict[str, Any]] = {}
+    for subscription in function.subscriptions:
+        name = trigger_name(function.name, subscription.source, subscription.filters)
+        metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": _labels(function)}
+        if owner is not None:
+            metadata["ownerReferences"] = [
+                {
+                    "apiVersion": "serving.knative.dev/v1",
+                    "kind": "Service",
+                    "name": function.name,
+                    "uid": owner["metadata"]["uid"],
+                }
+            ]
+        spec: dict[str, Any] = {
+            "broker": subscription.source,
+            "subscriber": {"ref": {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": function.name}},
+        }
+        if subscription.filters:
+            spec["filter"] = {"attributes": dict(subscription.filters)}
+        triggers[name] = {
+            "apiVersion": "eventing.knative.dev/v1",
+            "kind": "Trigger",
+            "metadata": metadata,
+            "spec": spec,
+        }
+    return list(triggers.values())
+
+
+def build_objects(project: Project, options: Options) -> list[dict[str, Any]]:
+    """All objects of a function, in the order in which they are applied."""
+    return [build_service(project, options), *build_triggers(project, options.namespace)]
+
+
+def trigger_name(function: str, broker: str, filters: Mapping[str, str]) -> str:
+    """``<function>-trigger-<8 hex digits>``, from what is subscribed to, so that order in the file does not matter."""
+    text = "|".join((broker, *(f"{key}={filters[key]}" for key in sorted(filters))))
+    return f"{function}-trigger-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def model_of(function: FuncYaml) -> str | None:
+    """The model of the repository that a function serves without naming a version; None: none, or it names one."""
+    values = {env.name: env.value for env in function.envs}
+    return values.get("RELIGHT_MODEL") if "RELIGHT_MODEL_VERSION" not in values else None
+
+
+def _labels(function: FuncYaml) -> dict[str, str]:
+    """The user's, and those by which ``func list`` finds its functions."""
+    return dict(function.labels) | {
+        "function.knative.dev": "true",
+        "function.knative.dev/name": function.name,
+        "function.knative.dev/runtime": function.runtime,
+    }
+
+
+def _template_annotations(project: Project, options: Options) -> dict[str, str]:
+    scale = project.function.scale
+    values: dict[str, object | None] = {
+        "autoscaling.knative.dev/min-scale": scale.min,
+        "autoscaling.knative.dev/max-scale": scale.max,
+        "autoscaling.knative.dev/metric": scale.metric,
+        "autoscaling.knative.dev/target": None if scale.target is None else f"{scale.target:g}",
+        "autoscaling.knative.dev/target-utilization-percentage": None
+        if scale.utilization is None
+        else f"{scale.utilization:g}",
+        "serving.knative.dev/progress-deadline": f"{project.function.start_timeout}s"
+        if project.function.start_timeout
+        else None,
+        SOURCE: project.folder,
+        DIGEST: options.digest,
+        PRELOAD: ",".join(project.preload) or None,
+        BACKING: ",".join(project.backing) or None,
+        MODEL_VERSION: options.model_version if model_of(project.function) else None,
+    }
+    return dict(project.function.annotations) | {key: str(value) for key, value in values.items() if value is not None}
+
+
+def _environment(function: FuncYaml, options: Options) -> tuple[list[dict[str, str]], list[Problem]]:
+    problems: list[Problem] = []
+    values: dict[str, str] = {}
+    for at, env in enumerate(function.envs):
+        value = _value(env, f"func.yaml: run.envs[{at}].value", options, problems)
+        if env.name is not None and value is not None:
+            values[env.name] = value  # as in Kubernetes, the last of a name holds
+    if options.model_version is not None and model_of(function):
+        values["RELIGHT_MODEL_VERSION"] = str(options.model_version)
+    return [{"name": name, "value": value} for name, value in values.items()], problems
+
+
+def _value(env: Env, path: str, options: Options, problems: list[Problem]) -> str | None:
+    reference = env.reference
+    if reference is None:
+        return env.value
+    if reference.kind != "env":
+        problems.append(
+            Problem(path, f"{reference}: secrets and config maps are not read by relight deploy; use {{{{ env:X }}}}")
+        )
+        return None
+    if reference.name not in options.environ:
+        problems.append(Problem(path, f"{reference}: the variable {reference.name} is not set"))
+        return None
+    return options.environ[reference.name]
+
+
+def _named(patch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The patch with the container's name filled in, so that a lone nameless container means the function's."""
+    spec = patch.get("spec")
+    template = spec.get("template") if isinstance(spec, Mapping) else None
+    pod = template.get("spec") if isinstance(template, Mapping) else None
+    containers = pod.get("containers") if isinstance(pod, Mapping) else None
+    if not isinstance(containers, list) or len(containers) != 1 or not isinstance(containers[0], Mapping):
+        return patch
+    named = [{"name": CONTAINER, **containers[0]}]
+    return {**patch, "spec": {**spec, "template": {**template, "spec": {**pod, "containers": named}}}}  # type: ignore[dict-item]

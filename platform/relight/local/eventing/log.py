@@ -1,0 +1,243 @@
+"""The durable event log: what was accepted and is not delivered yet.
+
+One SQLite file of its own (WAL, ``synchronous=FULL``), written by one thread, so that the disk never holds up the event
+loop. All that waits is committed together: under load one fsync serves many events. Each call returns when its commit
+is on disk, not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from relight.base.errors import NoSpace, NotReady, Overloaded, PlatformError, RelightError
+from relight.local.eventing import records
+from relight.local.eventing.records import Dead, Incoming, Letter, Pending, Stored
+
+log = logging.getLogger("relight.eventing")
+
+Result = TypeVar("Result")
+
+GROUP = 256
+"""Operations per commit at most."""
+WAITING = 2048
+"""Events that may wait for their commit; more are refused (503)."""
+WAITING_BYTES = 64 * 2**20
+WAL_PAGES = 4096
+"""Checkpoint when the WAL has this many pages (16 MiB), rather than after a number of commits."""
+RETRY_AFTER = 1.0
+"""Seconds that a refused sender is asked to wait."""
+REASON_LENGTH = 500
+
+
+@dataclass(slots=True)
+class _Operation:
+    run: Callable[[sqlite3.Connection], Any]
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: BaseException | None = None
+
+
+class EventLog:
+    """See the module. ``start`` opens the file and starts the writer; ``stop`` commits what waits and closes it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._operations: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
+        self._waiting = 0
+        self._waiting_bytes = 0
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        """Open or make the file. PlatformError if it is no such file, or one of a newer relight."""
+        if self._thread is not None:
+            return
+        self._loop = asyncio.get_running_loop()
+        database = await asyncio.to_thread(_open, self.path)
+        self._thread = threading.Thread(target=self._write, args=(database,), name="event-log", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Commit what waits, close the file, join the writer. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._operations.put(None)
+        await asyncio.to_thread(thread.join)
+
+    async def accept(self, incoming: Incoming) -> int:
+        """Store an event with its deliveries; its sequence number once it is on disk. Overloaded when too many wait."""
+        size = incoming.size
+        if self._waiting >= WAITING or self._waiting_bytes + size > WAITING_BYTES:
+            raise Overloaded("too many events wait to be written to disk; try again", retry_after=RETRY_AFTER)
+        self._waiting += 1
+        self._waiting_bytes += size
+        try:
+            return await self._do(incoming.insert)
+        finally:
+            self._waiting -= 1
+            self._waiting_bytes -= size
+
+    async def settle(self, seq: int, trigger: str, reply: Incoming | None = None) -> int | None:
+        """A delivery is done; its reply enters the log in the same commit: a crash neither loses nor doubles it.
+
+        The reply's sequence number, or None if there is no reply.
+        """
+
+        def run(database: sqlite3.Connection) -> int | None:
+            records.remove(database, seq, trigger)
+            return None if reply is None else reply.insert(database)
+
+        return await self._do(run)
+
+    async def postpone(self, seq: int, trigger: str, attempt: int, due: float, reason: str) -> None:
+        """A delivery failed and is tried again at ``due`` (seconds since 1970) as attempt ``attempt``."""
+        await self._update(seq, trigger, "attempt = ?, due = ?, reason = ?", attempt, due, reason[:REASON_LENGTH])
+
+    async def divert(self, seq: int, trigger: str, letter: Letter, due: float) -> None:
+        """A delivery failed for good: from now on it goes to the dead-letter sink."""
+        values = (letter.destination, letter.status, letter.answer, letter.reason[:REASON_LENGTH], due)
+        await self._update(
+            seq, trigger, "attempt = 0, destination = ?, status = ?, answer = ?, reason = ?, due = ?", *values
+        )
+
+    async def bury(self, seq: int, trigger: str, status: int | None, reason: str) -> None:
+        """A delivery failed for good, and no sink took it: kept as dead, with the reason."""
+        await self._update(seq, trigger, "dead = 1, status = ?, reason = ?", status, reason[:REASON_LENGTH])
+
+    async def event(self, seq: int) -> Stored | None:
+        """An event by its sequence number; None if all its deliveries are done."""
+        return await self._do(lambda database: Stored.read(database, seq))
+
+    async def pending(self) -> list[Pending]:
+        """All deliveries that are still to do, oldest event first."""
+        return await self._do(Pending.read_all)
+
+    async def dead(self, limit: int = 1000) -> list[Dead]:
+        """Deliveries that were given up, newest first."""
+        return await self._do(lambda database: Dead.read_all(database, limit))
+
+    async def keep_only(self, triggers: Sequence[str]) -> int:
+        """Drop what is pending for any other Trigger (they were deleted); how many deliveries that were."""
+        return await self._do(lambda database: records.remove_triggers(database, triggers))
+
+    async def drop(self, trigger: str) -> None:
+        """Drop what is pending for a Trigger that was deleted."""
+
+        def run(database: sqlite3.Connection) -> None:
+            rows = database.execute("SELECT event FROM deliveries WHERE dead = 0 AND trigger = ?", (trigger,))
+            for (seq,) in rows.fetchall():
+                records.remove(database, seq, trigger)
+
+        await self._do(run)
+
+    async def _update(self, seq: int, trigger: str, changes: str, *values: object) -> None:
+        statement = f"UPDATE deliveries SET {changes} WHERE event = ? AND trigger = ?"
+        await self._do(lambda database: database.execute(statement, (*values, seq, trigger)).rowcount)
+
+    async def _do(self, run: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Run an operation on the writer thread; its result after the commit."""
+        if self._thread is None or self._loop is None:
+            raise NotReady("the event log is closed")
+        future: asyncio.Future[Result] = self._loop.create_future()
+        self._operations.put(_Operation(run, future))
+        # Cancelling the caller must not cancel the commit that is on its way.
+        return await asyncio.shield(future)
+
+    def _write(self, database: sqlite3.Connection) -> None:
+        """The writer thread: take all that waits, commit it as one, tell the loop; until the None of ``stop``."""
+        open_ = True
+        while open_:
+            group: list[_Operation] = []
+            operation = self._operations.get()
+            while operation is not None:
+                group.append(operation)
+                if len(group) >= GROUP:
+                    break
+                try:
+                    operation = self._operations.get_nowait()
+                except queue.Empty:
+                    break
+            else:
+                open_ = False
+            _commit(database, group)
+            try:
+                assert self._loop is not None
+                self._loop.call_soon_threadsafe(_tell, group)
+            except RuntimeError:
+                break  # the loop is closed: nobody waits any more
+        database.close()
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.touch(mode=0o600)
+        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=FULL")
+        database.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
+        database.execute(f"PRAGMA journal_size_limit={2 * WAL_PAGES * 4096}")
+        (found,) = database.execute("PRAGMA user_version").fetchone()
+        if found == 0:
+            database.executescript(f"BEGIN; {records.SCHEMA} PRAGMA user_version={records.FORMAT}; COMMIT;")
+    except (sqlite3.DatabaseError, OSError) as error:
+        raise PlatformError(f"{path} cannot be read as the platform's event log: {error}") from error
+    if found > records.FORMAT:
+        database.close()
+        raise PlatformError(f"{path} has format {found}; this relight reads up to {records.FORMAT}: update relight")
+    return database
+
+
+def _commit(database: sqlite3.Connection, group: list[_Operation]) -> None:
+    """Run a group in one transaction; if one operation fails, each in one of its own, so that it fails alone."""
+    if not group or _try(database, group):
+        return
+    if len(group) > 1:
+        for operation in group:
+            operation.error = None
+            _try(database, [operation])
+
+
+def _try(database: sqlite3.Connection, group: list[_Operation]) -> bool:
+    try:
+        database.execute("BEGIN IMMEDIATE")
+        for operation in group:
+            operation.result = operation.run(database)
+        database.execute("COMMIT")
+    except Exception as error:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        for operation in group:
+            operation.error = _translate(error)
+        return False
+    return True
+
+
+def _translate(error: Exception) -> RelightError:
+    if isinstance(error, RelightError):
+        return error
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        return NoSpace("the disk that holds the event log is full; the event was not accepted")
+    log.error("events.write_failed error=%r: nothing of it was stored, the sender or the retry tries again", error)
+    failure = PlatformError("the event log cannot be written")
+    failure.__cause__ = error
+    return failure
+
+
+def _tell(group: list[_Operation]) -> None:
+    for operation in group:
+        if operation.future.done():
+            continue
+        if operation.error is not None:
+            operation.future.set_exception(operation.error)
+        else:
+            operation.future.set_result(operation.result)

@@ -1,0 +1,162 @@
+"""Where requests go: functions by path, by host name and by tag.
+
+Path form: ``/NAMESPACE/NAME/rest``, ``/NAMESPACE/TAG-NAME/rest``. Host form: ``NAME.NAMESPACE`` or
+``TAG-NAME.NAMESPACE`` followed by ``.localhost``, ``.127.0.0.1.sslip.io``, ``.svc`` or ``.svc.cluster.local``. A
+function's own name goes before the same name made of a tag and another function's name.
+
+Any other host name is refused: a page on the internet whose name was made to resolve to this machine (DNS rebinding)
+must not reach what listens here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from relight.decide.traffic import pick
+from relight.local.serving.http1 import split_port
+from relight.local.serving.types import RouteTarget
+
+FUNCTION_DOMAINS = (
+    b".localhost",
+    b".127.0.0.1.sslip.io",
+    b".127-0-0-1.sslip.io",
+    b".svc.cluster.local",
+    b".svc",
+)
+"""Domains below which ``NAME.NAMESPACE`` is a function. By any resolver they lead to this machine, or nowhere."""
+
+LONGEST_NAME = 262
+"""Bytes of a host name (253 by RFC 1035), a trailing dot and a port; longer ones are not this machine's."""
+
+
+class Route:
+    """One address of a function: its own, or that of one tag."""
+
+    __slots__ = ("host", "host_line", "name", "namespace", "prefix", "prefix_line", "targets")
+
+    def __init__(self, namespace: str, name: str, targets: tuple[RouteTarget, ...], host: str) -> None:
+        self.namespace = namespace
+        self.name = name
+        self.targets = targets
+        self.host = f"{host}.{namespace}.localhost".encode()
+        """Host of the upstream request where the caller used the path form."""
+        self.prefix = f"/{namespace}/{host}".encode()
+        self.host_line = b"host: %b\r\n" % self.host
+        self.prefix_line = b"x-forwarded-prefix: %b\r\n" % self.prefix
+
+    def pick(self, random01: float) -> RouteTarget:
+        """The target for one request; BadInput where the route has only tags."""
+        targets = self.targets
+        return targets[0] if len(targets) == 1 and targets[0].percent else pick(targets, random01)
+
+
+class Found(NamedTuple):
+    """Answer of a lookup. ``route`` None: nothing of that name (``function``) is deployed."""
+
+    route: Route | None
+    function: str
+    target: bytes
+    """Request target for the function: path and query, the prefix taken off."""
+
+
+class Routes:
+    """The table, changed by the route controller and read by the router, both on the event loop."""
+
+    def __init__(self) -> None:
+        self._routes: dict[tuple[str, str], Route] = {}
+        self._by_path: dict[bytes, Route] = {}
+        self._by_host: dict[bytes, Route] = {}
+
+    def set(self, namespace: str, name: str, targets: tuple[RouteTarget, ...]) -> None:
+        """A function's traffic, at once for all requests that come after."""
+        self._routes[namespace, name] = Route(namespace, name, targets, name)
+        self._index()
+
+    def remove(self, namespace: str, name: str) -> None:
+        """Idempotent."""
+        if self._routes.pop((namespace, name), None) is not None:
+            self._index()
+
+    def get(self, namespace: str, name: str) -> Route | None:
+        return self._routes.get((namespace, name))
+
+    def __iter__(self) -> Iterator[Route]:
+        return iter(list(self._routes.values()))
+
+    def _index(self) -> None:
+        by_path: dict[bytes, Route] = {}
+        by_host: dict[bytes, Route] = {}
+        tags = [
+            Route(route.namespace, route.name, (RouteTarget(target.revision, 100),), f"{target.tag}-{route.name}")
+            for route in self._routes.values()
+            for target in route.targets
+            if target.tag
+        ]
+        for route in (*tags, *self._routes.values()):
+            by_path[route.prefix[1:]] = route
+            by_host[route.host.removesuffix(b".localhost")] = route
+        self._by_path = by_path
+        self._by_host = by_host
+
+    def by_path(self, target: bytes) -> Found | None:
+        """Path form; None where the path has no two segments."""
+        query = target.find(b"?")
+        end = len(target) if query < 0 else query
+        first = target.find(b"/", 1, end)
+        if first < 2 or first + 1 >= end:
+            return None
+        second = target.find(b"/", first + 1, end)
+        if second == first + 1:
+            return None
+        if second < 0:
+            key, rest = target[1:end], b"/" + target[end:]
+        else:
+            key, rest = target[1:second], target[second:]
+        return Found(self._by_path.get(key), key.decode("latin-1"), rest)
+
+    def by_host(self, label: bytes, target: bytes) -> Found:
+        """Host form; ``label`` is ``NAME.NAMESPACE``."""
+        name, _, namespace = label.decode("latin-1").partition(".")
+        return Found(self._by_host.get(label), f"{namespace}/{name}", target)
+
+
+class Host(NamedTuple):
+    """What a Host field says. ``function`` is ``NAME.NAMESPACE`` in the host form, empty in the path form."""
+
+    allowed: bool
+    function: bytes = b""
+
+
+def read_host(authority: bytes) -> Host:
+    """Judge a Host field by its name alone; nothing is resolved."""
+    return _read_host(authority) if len(authority) <= LONGEST_NAME else Host(False)
+
+
+@lru_cache(maxsize=1024)
+def _read_host(authority: bytes) -> Host:
+    host, good = split_port(authority)
+    if not good:
+        return Host(False)
+    if host in (b"localhost", b"[::1]", b"127.0.0.1.sslip.io", b"127-0-0-1.sslip.io") or _is_loopback(host):
+        return Host(True)
+    for domain in FUNCTION_DOMAINS:
+        if host.endswith(domain):
+            label = host.removesuffix(domain)
+            if b"." in label:
+                return Host(True, label)
+            # One name before .localhost is some local name for this machine; before the others it is nobody's.
+            return Host(domain == b".localhost" and bool(label))
+    return Host(False)
+
+
+def _is_loopback(host: bytes) -> bool:
+    parts = host.split(b".")
+    return len(parts) == 4 and parts[0] == b"127" and all(part.isdigit() and int(part) < 256 for part in parts)
+
+
+def origin_allowed(origin: bytes) -> bool:
+    """Whether a page of this origin may call: pages that this machine serves, by any of its names."""
+    scheme, separator, authority = origin.strip().partition(b"://")
+    return bool(separator) and scheme.lower() in (b"http", b"https") and read_host(authority).allowed

@@ -1,0 +1,17 @@
+"""``python -m relight.proc.exec_main TARGET PAYLOAD_FD FD,FD…``: a child that was started by exec, not by fork."""
+
+from __future__ import annotations
+
+import sys
+
+from relight.proc.passing import read_payload
+from relight.proc.target import run
+
+
+def main(argv: list[str]) -> None:
+    target, payload_fd, fds = argv
+    run(target, read_payload(int(payload_fd)), [int(fd) for fd in fds.split(",") if fd])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,75 @@
+"""From a function's code to one that can work: import, fetch, load, warm up; each timed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from relight.base.errors import MissingWeights
+from relight.runtime.context import FunctionContext, FunctionSettings
+from relight.runtime.function import Function
+from relight.runtime.model import Model
+from relight.runtime.timeline import Timeline
+from relight.store.cache import Fetched, NodeCache
+from relight.store.repository import Repository
+
+log = logging.getLogger("relight.loader")
+
+
+def load(
+    source: Callable[[], Function],
+    settings: FunctionSettings,
+    timeline: Timeline,
+    report: Callable[[str, float], None],
+) -> Function:
+    """Import the function, fetch its weights, load it and warm it up. Whatever these raise is let through."""
+    timeline.enter("import")
+    function = source()
+    timeline.mark("import")
+    timeline.enter("fetch")
+    fetched = _fetch(settings) if function.uses_repository else None
+    function.context = _context(function, settings, fetched, report)
+    timeline.mark("fetch")
+    timeline.enter("load")
+    function.load()
+    timeline.mark("load")
+    timeline.enter("warmup")
+    function.warmup()
+    timeline.mark("warmup")
+    return function
+
+
+def _fetch(settings: FunctionSettings) -> Fetched:
+    if settings.model is None or settings.repository is None:
+        missing = "RELIGHT_MODEL" if settings.model is None else "RELIGHT_REPOSITORY"
+        raise MissingWeights(f"this function takes its weights from a model repository, and {missing} is not set")
+    begun = time.monotonic()
+    cache = NodeCache(settings.cache or Path.home() / ".cache" / "relight", revalidate=settings.revalidate)
+    fetched = cache.fetch(Repository.open(settings.repository), settings.model, settings.model_version)
+    seconds = time.monotonic() - begun
+    log.info(
+        "fetch.done model=%s version=%s hit=%s seconds=%.3f", settings.model, fetched.version, fetched.hit, seconds
+    )
+    return fetched
+
+
+def _context(
+    function: Function,
+    settings: FunctionSettings,
+    fetched: Fetched | None,
+    report: Callable[[str, float], None],
+) -> FunctionContext:
+    name = settings.name or function.default_name()
+    return FunctionContext(
+        name=name,
+        source=f"/{settings.namespace or 'functions'}/{name}",
+        model=settings.model if settings.model and isinstance(function, Model) else name,
+        version=str(fetched.version) if fetched else None,
+        env=settings.environ,
+        files=fetched.path if fetched else None,
+        digest=fetched.digest if fetched else None,
+        cache=settings.cache,
+        report=report,
+    )

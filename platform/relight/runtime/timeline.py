@@ -1,0 +1,24 @@
+"""The phases of one start: consecutive, so that they add up to the whole."""
+
+from __future__ import annotations
+
+import time
+
+
+class Timeline:
+    """Marks on the machine-wide monotonic clock. ``begin`` may lie before this process: when its start was decided."""
+
+    def __init__(self, begin: float | None = None) -> None:
+        self.phases: dict[str, float] = {}
+        self.current = "start"
+        self._last = time.monotonic() if begin is None else begin
+
+    def enter(self, phase: str) -> None:
+        """Name the phase that runs now, for whoever has to say where a start failed."""
+        self.current = phase
+
+    def mark(self, phase: str) -> None:
+        """The phase ends now; the next one begins at the same instant."""
+        now = time.monotonic()
+        self.phases[phase] = self.phases.get(phase, 0.0) + now - self._last
+        self._last = now

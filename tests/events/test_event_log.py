@@ -1,0 +1,246 @@
+"""The event log: what was acknowledged is there after kill -9; bounds, faults, and what the file looks like."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from events.rig import Machine, Subscriber, reply, run
+
+from relight.base.errors import NoSpace, NotReady, Overloaded, PlatformError
+from relight.local.eventing import log as log_module
+from relight.local.eventing.log import EventLog
+from relight.local.eventing.records import Incoming, Letter
+from relight.local.kube import kinds
+from relight.wire.cloudevents import Event
+
+HERE = Path(__file__).parent
+
+
+def incoming(id_: str, *triggers: str, data: bytes = b"x") -> Incoming:
+    return Incoming("default", "rec", Event.of("t", "/s", data, id=id_, hops=3, urgent=True), triggers)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_acknowledged_survives_kill_9(seed: int, tmp_path: Path) -> None:
+    path = tmp_path / "events.db"
+    program = subprocess.Popen(
+        [sys.executable, str(HERE / "log_process.py"), str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert program.stdout is not None
+    acknowledged = [next(program.stdout).strip() for _ in range(random.Random(seed).randrange(1, 400))]
+    program.kill()
+    acknowledged += program.stdout.read().split()
+    program.stdout.close()
+    program.wait()
+
+    async def story() -> None:
+        log = EventLog(path)
+        await log.start()
+        pending = await log.pending()
+        stored = {one.seq: await log.event(one.seq) for one in pending}
+        ids = [event.event.id for event in stored.values() if event is not None]
+        assert len(ids) == len(set(ids)) == len(stored)
+        assert set(acknowledged) <= set(ids)
+        # An event is there with all its deliveries or not at all.
+        assert len(pending) == 2 * len(ids)
+        await log.stop()
+
+    run(story())
+
+
+def test_a_chain_survives_kill_9_of_the_broker(tmp_path: Path) -> None:
+    """Events go a → reply → b. Whatever was accepted before the kill ends at b after the restart."""
+
+    async def start(url: str) -> tuple[asyncio.subprocess.Process, str]:
+        program = await asyncio.create_subprocess_exec(
+            sys.executable, str(HERE / "broker_process.py"), str(tmp_path), url, stdout=asyncio.subprocess.PIPE
+        )
+        assert program.stdout is not None
+        return program, f"http://127.0.0.1:{int(await program.stdout.readline())}/default/rec"
+
+    async def story() -> None:
+        async with Subscriber().listening() as subscriber, aiohttp.ClientSession() as session:
+            subscriber.answers["/a"] = lambda got: reply(Event.of("b", "/a", b"x", id=got.event.id))
+            program, broker = await start(subscriber.url)
+            accepted: set[str] = set()
+
+            async def send(number: int) -> None:
+                headers = {"ce-specversion": "1.0", "ce-id": str(number), "ce-type": "a", "ce-source": "/s"}
+                try:
+                    async with session.post(broker, data=b"x", headers=headers) as response:
+                        if response.status == 202:
+                            accepted.add(str(number))
+                except aiohttp.ClientError:
+                    return
+
+            sending = asyncio.gather(*[send(number) for number in range(200)])
+            await subscriber.until(20, "/b")
+            program.kill()
+            await program.wait()
+            await sending
+            program, broker = await start(subscriber.url)
+            for number in range(1000, 1010):
+                await send(number)
+            assert len(accepted) > 20
+            while not accepted <= {got.event.id for got in subscriber.at("/b")}:
+                await subscriber.until(len(subscriber.at("/b")) + 1, "/b")
+            program.kill()
+            await program.wait()
+
+    run(story())
+
+
+def test_pending_deliveries_go_on_after_a_stop(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Subscriber().listening() as subscriber:
+            subscriber.answers["/a"] = lambda got: web.Response(status=503)
+            async with Machine(tmp_path).up() as machine:
+                slow = {"backoffDelay": "PT0.3S", "backoffPolicy": "exponential"}
+                await machine.trigger("a", "a", f"{subscriber.url}/a", delivery=slow)
+                await machine.trigger("gone", "a", f"{subscriber.url}/gone", delivery=slow)
+                subscriber.answers["/gone"] = lambda got: web.Response(status=503)
+                await machine.post(Event.of("a", "/s", b"x", id="e-1"))
+                await subscriber.until(1, "/a")
+                await subscriber.until(1, "/gone")
+            first = len(subscriber.at("/gone"))
+            subscriber.answers.clear()
+            again = Machine(tmp_path)
+            again.store.delete(kinds.TRIGGER, "default", "gone")
+            async with again.up() as machine:
+                got = await subscriber.until(2, "/a")
+                assert [one.event.id for one in got] == ["e-1", "e-1"]
+                await machine.settled()
+            # What was pending for a Trigger that is gone went with it.
+            assert len(subscriber.at("/gone")) == first
+
+    run(story())
+
+
+def test_events_come_back_as_they_went_in(tmp_path: Path) -> None:
+    async def story() -> None:
+        log = EventLog(tmp_path / "events.db")
+        await log.start()
+        given = incoming("1", "u1", data=b"\x00\xff")
+        seq = await log.accept(Incoming("ns", "br", given.event, ("u1",), (("traceparent", "00"),)))
+        stored = await log.event(seq)
+        assert stored is not None
+        assert (stored.namespace, stored.broker, stored.event, stored.headers) == (
+            "ns",
+            "br",
+            given.event,
+            (("traceparent", "00"),),
+        )
+        await log.stop()
+        with pytest.raises(NotReady):
+            await log.event(seq)
+        await log.stop()
+
+    run(story())
+
+
+def test_an_event_leaves_with_its_last_delivery(tmp_path: Path) -> None:
+    async def story() -> None:
+        log = EventLog(tmp_path / "events.db")
+        await log.start()
+        seq = await log.accept(incoming("1", "u1", "u2", "u3"))
+        await log.settle(seq, "u1")
+        letter = Letter("http://f", 500, b"why", "answered 500")
+        await log.divert(seq, "u2", letter, 7.0)
+        assert [(one.trigger, one.attempt, one.letter) for one in await log.pending()] == [
+            ("u2", 0, letter),
+            ("u3", 0, None),
+        ]
+        await log.postpone(seq, "u3", 2, 9.0, "answered 503")
+        assert [(one.attempt, one.due) for one in await log.pending() if one.trigger == "u3"] == [(2, 9.0)]
+        await log.bury(seq, "u2", 500, "gave up")
+        next_seq = await log.settle(seq, "u3", incoming("2", "u1"))
+        assert next_seq is not None
+        assert next_seq > seq
+        assert await log.event(seq) is not None
+        assert [(one.id, one.trigger, one.reason) for one in await log.dead()] == [("1", "u2", "gave up")]
+        await log.settle(next_seq, "u1")
+        assert await log.event(next_seq) is None
+        # A number is never used again, so that a late answer cannot settle another event.
+        assert await log.accept(incoming("3", "u1")) > next_seq
+        await log.stop()
+
+    run(story())
+
+
+def test_too_many_waiting_events_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "WAITING", 10)
+
+    async def story() -> None:
+        log = EventLog(tmp_path / "events.db")
+        await log.start()
+        answers = await asyncio.gather(
+            *[log.accept(incoming(str(number), "u1")) for number in range(30)], return_exceptions=True
+        )
+        refused = [one for one in answers if isinstance(one, Overloaded)]
+        assert len(refused) == 20
+        assert refused[0].retry_after == 1.0
+        assert len(await log.pending()) == 10
+        await log.stop()
+
+    run(story())
+
+
+def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Machine(tmp_path).up() as machine, Subscriber().listening() as subscriber:
+            await machine.trigger("a", "a", f"{subscriber.url}/a")
+            log = machine.eventing.log
+            # SQLite answers "full" past this size just as it does when the disk is.
+            await log._do(lambda database: database.execute("PRAGMA max_page_count=20"))
+            event = Event.of("a", "/s", b"x" * 200_000)
+            with pytest.raises(NoSpace, match="not accepted"):
+                await log.accept(Incoming("default", "rec", event, ("u1",)))
+            assert await machine.post(event) == 507
+            # A small one next to a large one is not refused with it.
+            small, large = await asyncio.gather(
+                log.accept(incoming("small", "u1")),
+                log.accept(incoming("large", "u1", data=b"x" * 200_000)),
+                return_exceptions=True,
+            )
+            assert isinstance(small, int)
+            assert isinstance(large, NoSpace)
+            await log._do(lambda database: database.execute("PRAGMA max_page_count=100000"))
+            assert await machine.post(event) == 202
+            await subscriber.until(1, "/a")
+
+    run(story())
+
+
+@pytest.mark.parametrize("kind", ["garbage", "newer"])
+def test_a_file_that_cannot_be_used_is_named(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "events.db"
+    if kind == "garbage":
+        path.write_bytes(b"not a database" * 1000)
+    else:
+        database = sqlite3.connect(path)
+        database.execute("PRAGMA user_version=99")
+        database.close()
+
+    async def story() -> None:
+        with pytest.raises(PlatformError, match=r"events\.db"):
+            await EventLog(path).start()
+
+    run(story())
+
+
+def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    async def story() -> None:
+        log = EventLog(tmp_path / "events.db")
+        await log.start()
+        await log.stop()
+        assert (tmp_path / "events.db").stat().st_mode & 0o777 == 0o600
+
+    run(story())

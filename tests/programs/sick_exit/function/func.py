@@ -1,0 +1,5 @@
+"""A function that exits at once."""
+
+import sys
+
+sys.exit(0)

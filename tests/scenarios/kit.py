@@ -1,0 +1,48 @@
+"""Small functions that scenarios make and deploy, and a plain HTTP client for them."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import urllib3
+
+FUNC_YAML = """\
+specVersion: 0.36.0
+name: {name}
+runtime: python
+invoke: http
+created: 2026-01-01T00:00:00Z
+deploy:
+  annotations:
+    autoscaling.knative.dev/window: {window}
+  options:
+    scale:
+      target: {target}
+      max: {max}
+"""
+
+http = urllib3.PoolManager(maxsize=64, retries=False, timeout=urllib3.Timeout(60.0))
+
+
+def make_function(
+    folder: Path, name: str, code: str, *, window: str = "6s", target: int = 10, max_scale: int = 3
+) -> Path:
+    """A function's folder with ``code`` as its ``func.py``."""
+    path = folder / name
+    (path / "function").mkdir(parents=True, exist_ok=True)
+    (path / "func.yaml").write_text(FUNC_YAML.format(name=name, window=window, target=target, max=max_scale))
+    (path / "pyproject.toml").write_text('[project]\nname = "function"\nversion = "0.1.0"\n')
+    (path / "function" / "__init__.py").write_text("from .func import new\n")
+    (path / "function" / "func.py").write_text(textwrap.dedent(code))
+    return path
+
+
+def post(url: str, data: Any, **headers: str) -> urllib3.BaseHTTPResponse:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return http.request("POST", url, json=data, headers={"content-type": "application/json", **named})
+
+
+def get(url: str) -> urllib3.BaseHTTPResponse:
+    return http.request("GET", url)

@@ -1,0 +1,388 @@
+"""The node cache: right or not there, once for all processes, within its limit, never from under somebody's feet."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relight.base.errors import BadInput, CorruptWeights, Deadline, MissingWeights, NoSpace, StoreError
+from relight.store.cache import NodeCache
+from relight.store.manifest import CHUNK
+from relight.store.repository import Repository
+
+MB = 10**6
+
+
+@pytest.fixture
+def pushed(repository: Repository, weights: Path) -> Path:
+    """bert, version 1; the folder in the repository."""
+    repository.push(weights, "bert")
+    return Path(repository.objects.inner.root) / "bert" / "1"  # type: ignore[attr-defined]
+
+
+def leftovers(cache: NodeCache) -> list[str]:
+    """What of a failed fetch lies around."""
+    return [
+        str(path.relative_to(cache.path))
+        for folder in ("entries", "fetching", "trash")
+        for path in (cache.path / folder).rglob("*")
+    ]
+
+
+def test_what_is_fetched_is_what_was_pushed(
+    cache: NodeCache, repository: Repository, pushed: Path, weights: Path, read_all: Callable[[Path], dict[str, bytes]]
+) -> None:
+    told: list[tuple[int, int]] = []
+    with cache.fetch(repository, "bert", on_progress=lambda done, total: told.append((done, total))) as fetched:
+        assert read_all(fetched.path) == read_all(weights)
+        assert (fetched.version, fetched.hit, fetched.digest) == (1, False, repository.manifest("bert", 1).digest)
+        assert not os.access(fetched.path / "model.onnx", os.W_OK) or os.geteuid() == 0
+    assert told[-1] == (2 * CHUNK + 25, 2 * CHUNK + 25)
+
+
+@pytest.mark.parametrize(
+    ("revalidate", "version", "reads"),
+    [
+        ("background", 1, []),
+        ("never", 1, []),
+        ("never", None, []),
+        ("background", None, ["list bert", "list bert/1", "size manifest.json", "read manifest.json"]),
+        ("always", 1, ["read manifest.json"]),
+    ],
+)
+def test_a_second_fetch_reads_no_weights(
+    tmp_path: Path,
+    repository: Repository,
+    storage: Any,
+    pushed: Path,
+    revalidate: str,
+    version: int | None,
+    reads: list[str],
+) -> None:
+    cache = NodeCache(tmp_path / "cache", revalidate=revalidate)
+    cache.fetch(repository, "bert", version).close()
+    storage.calls.clear()
+    with cache.fetch(repository, "bert", version) as fetched:
+        assert (fetched.hit, fetched.version) == (True, 1)
+    assert [call.replace("bert/1/.relight/", "") for call in storage.calls] == reads
+
+
+def test_a_version_that_is_pushed_later_is_the_latest(
+    cache: NodeCache, repository: Repository, pushed: Path, make: Callable[..., Path]
+) -> None:
+    cache.fetch(repository, "bert").close()
+    repository.push(make(10), "bert")
+    assert cache.fetch(repository, "bert").version == 2
+    assert cache.fetch(repository, "bert", 1).version == 1
+
+
+def test_equal_content_is_kept_once(cache: NodeCache, repository: Repository, pushed: Path, weights: Path) -> None:
+    repository.push(weights, "twin")
+    first, second = cache.fetch(repository, "bert"), cache.fetch(repository, "twin")
+    assert first.path == second.path
+    assert second.hit
+
+
+def flip(path: Path, at: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "sentence"),
+    [
+        pytest.param(
+            lambda f: os.truncate(f / "model.onnx", CHUNK + 5),
+            CorruptWeights,
+            f"it has {CHUNK + 5} bytes, its manifest says {2 * CHUNK + 7}",
+            id="cut",
+        ),
+        pytest.param(lambda f: os.truncate(f / "model.onnx", 0), CorruptWeights, "it has 0 bytes", id="empty"),
+        pytest.param(
+            lambda f: flip(f / "model.onnx", CHUNK),
+            CorruptWeights,
+            f"bytes {CHUNK} to {2 * CHUNK}",
+            id="first-of-chunk",
+        ),
+        pytest.param(
+            lambda f: flip(f / "model.onnx", 2 * CHUNK + 6), CorruptWeights, "do not have the digest", id="last"
+        ),
+        pytest.param(lambda f: (f / "model.onnx").unlink(), MissingWeights, "is missing", id="gone"),
+    ],
+)
+def test_damaged_weights_are_never_published(
+    cache: NodeCache,
+    repository: Repository,
+    pushed: Path,
+    weights: Path,
+    spoil: Callable[[Path], None],
+    error: type[StoreError],
+    sentence: str,
+) -> None:
+    spoil(pushed)
+    with pytest.raises(error, match=rf"file://.*/bert/1/model.onnx .*{sentence}"):
+        cache.fetch(repository, "bert")
+    assert leftovers(cache) == []
+    shutil.copy(weights / "model.onnx", pushed / "model.onnx")
+    assert not cache.fetch(repository, "bert").hit
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "sentence"),
+    [
+        ("bert", 9, "model 'bert' has no version 9 in file://.*; it has 1$"),
+        ("ber", None, "no model 'ber' in file://.*; it has bert$"),
+        ("ber", 1, "no model 'ber' in file://.*; it has bert$"),
+    ],
+)
+def test_what_is_missing_is_named(
+    cache: NodeCache, repository: Repository, pushed: Path, name: str, version: int | None, sentence: str
+) -> None:
+    with pytest.raises(MissingWeights, match=sentence):
+        cache.fetch(repository, name, version)
+
+
+def test_an_empty_repository(cache: NodeCache, repository: Repository) -> None:
+    with pytest.raises(MissingWeights, match="it has no model at all"):
+        cache.fetch(repository, "bert")
+
+
+@pytest.mark.parametrize("version", [0, -1])
+def test_versions_begin_with_one(cache: NodeCache, repository: Repository, pushed: Path, version: int) -> None:
+    with pytest.raises(BadInput, match="expected a whole number from 1"):
+        cache.fetch(repository, "bert", version)
+
+
+def test_a_version_of_another_tool_is_fetched_and_followed(
+    cache: NodeCache, repository: Repository, pushed: Path
+) -> None:
+    foreign = pushed.parent / "2"
+    (foreign / "data").mkdir(parents=True)
+    (foreign / "model.onnx").write_bytes(b"laid there")
+    (foreign / "data" / "weights.bin").write_bytes(b"w")
+    first = cache.fetch(repository, "bert")
+    assert (first.path / "data" / "weights.bin").read_bytes() == b"w"
+    assert cache.fetch(repository, "bert").hit
+    (foreign / "model.onnx").write_bytes(b"laid there anew")
+    second = cache.fetch(repository, "bert", 2)
+    assert (second.path / "model.onnx").read_bytes() == b"laid there anew"
+
+
+def test_an_entry_that_was_cut_is_fetched_again(
+    cache: NodeCache, repository: Repository, pushed: Path, weights: Path
+) -> None:
+    with cache.fetch(repository, "bert") as fetched:
+        (fetched.path / "model.onnx").chmod(0o644)
+        os.truncate(fetched.path / "model.onnx", 100)
+    again = cache.fetch(repository, "bert")
+    assert not again.hit
+    assert (again.path / "model.onnx").read_bytes() == (weights / "model.onnx").read_bytes()
+
+
+def test_threads_that_want_the_same_fetch_it_once(
+    cache: NodeCache, repository: Repository, storage: Any, pushed: Path
+) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(lambda _: cache.fetch(repository, "bert"), range(6)))
+    assert sum(not fetched.hit for fetched in results) == 1
+    assert storage.calls.count("read bert/1/model.onnx") == 3
+
+
+FETCH = """
+import os, signal, sys
+from relight.store.cache import NodeCache
+from relight.store.files import Files
+from relight.store.repository import Repository
+class Watched(Files):
+    def read(self, key, offset=0, length=None):
+        if key.endswith("model.onnx"):
+            os.write(1, b"fetching\\n")
+            if sys.argv[3] == "die" and offset:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().read(key, offset, length)
+fetched = NodeCache(sys.argv[2]).fetch(Repository(Watched(sys.argv[1])), "bert")
+os.write(1, b"hit\\n" if fetched.hit else b"miss\\n")
+sys.stdin.read()
+"""
+
+
+def start_fetch(pushed: Path, cache: NodeCache, mode: str = "live") -> subprocess.Popen[str]:
+    argv = [sys.executable, "-c", FETCH, str(pushed.parent.parent), str(cache.path.parent), mode]
+    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_that_want_the_same_fetch_it_once(cache: NodeCache, pushed: Path) -> None:
+    processes = [start_fetch(pushed, cache) for _ in range(3)]
+    said = [process.communicate(timeout=60)[0].split() for process in processes]
+    assert sorted(lines[-1] for lines in said) == ["hit", "hit", "miss"]
+    assert sum(lines.count("fetching") for lines in said) == 3
+
+
+def test_a_fetch_that_is_killed_leaves_nothing_that_counts(
+    tmp_path: Path, cache: NodeCache, repository: Repository, pushed: Path
+) -> None:
+    with start_fetch(pushed, cache, "die") as process:
+        process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGKILL
+    assert not (cache.path / "entries").exists()
+    assert any((cache.path / "fetching").iterdir())
+    # The room it spoke for is free again for anybody, and the same can be fetched at once.
+    repository.push(pushed / "tokenizer.json", "small")
+    tight = NodeCache(tmp_path / "cache", 2 * CHUNK + 100)
+    tight.fetch(repository, "small")
+    assert list((cache.path / "fetching").iterdir()) == []
+    assert not tight.fetch(repository, "bert").hit
+
+
+def test_waiting_for_another_process_has_an_end(
+    cache: NodeCache, repository: Repository, storage: Any, pushed: Path
+) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+
+    def pause(verb: str, key: str) -> None:
+        if verb == "read" and key.endswith("model.onnx"):
+            reached.set()
+            assert go_on.wait(30)
+
+    storage.before = pause
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(cache.fetch, repository, "bert")
+        try:
+            assert reached.wait(30)
+            with pytest.raises(Deadline, match=r"bert/1 is still being fetched by another process"):
+                cache.fetch(repository, "bert", timeout=0.01)
+        finally:
+            go_on.set()
+        assert not first.result(30).hit
+
+
+@pytest.fixture
+def models(repository: Repository, make: Callable[..., Path]) -> list[str]:
+    """Models a, b and c of 1 MB each."""
+    for name in "abc":
+        repository.push(make(MB), name)
+    return list("abc")
+
+
+def held(cache: NodeCache, repository: Repository, names: list[str], storage: Any) -> set[str]:
+    """Which of the models are in the cache, found out without fetching one."""
+
+    def refuse(verb: str, key: str) -> None:
+        if verb == "read" and key.endswith("model.onnx"):
+            raise StoreError("not now")
+
+    storage.before = refuse
+    found = set()
+    for name in names:
+        try:
+            NodeCache(cache.path.parent).fetch(repository, name, 1).close()
+            found.add(name)
+        except StoreError:
+            continue
+    storage.before = lambda verb, key: None
+    return found
+
+
+def test_the_least_recently_used_goes(tmp_path: Path, repository: Repository, storage: Any, models: list[str]) -> None:
+    cache = NodeCache(tmp_path / "cache", 2 * MB)
+    for name in ("a", "b", "a", "c"):
+        cache.fetch(repository, name, 1).close()
+    assert held(cache, repository, models, storage) == {"a", "c"}
+
+
+def test_what_is_in_use_stays(tmp_path: Path, repository: Repository, storage: Any, models: list[str]) -> None:
+    cache = NodeCache(tmp_path / "cache", 2 * MB)
+    first = cache.fetch(repository, "a")
+    cache.fetch(repository, "b").close()
+    cache.fetch(repository, "c").close()
+    assert held(cache, repository, models, storage) == {"a", "c"}
+    assert (first.path / "model.onnx").stat().st_size == MB
+
+
+def test_a_lease_goes_with_its_process(
+    tmp_path: Path, repository: Repository, pushed: Path, make: Callable[..., Path]
+) -> None:
+    cache = NodeCache(tmp_path / "cache", 2 * CHUNK + 100)
+    repository.push(make(MB), "a")
+    with start_fetch(pushed, cache) as process:
+        assert process.stdout is not None
+        while process.stdout.readline() not in ("miss\n", ""):
+            pass
+        with pytest.raises(NoSpace, match=r"a/1 takes 1.0 MB; of the node cache .*, 17 MB are in use"):
+            cache.fetch(repository, "a")
+        process.kill()
+    assert not cache.fetch(repository, "a").hit
+
+
+def test_no_room_is_told_before_anything_is_read(
+    tmp_path: Path, repository: Repository, storage: Any, models: list[str]
+) -> None:
+    cache = NodeCache(tmp_path / "cache", 2 * MB)
+    cache.fetch(repository, "a").close()
+    keep = cache.fetch(repository, "b"), cache.fetch(repository, "c")
+    storage.calls.clear()
+    with pytest.raises(NoSpace, match=r"a/1 takes 1.0 MB; of the node cache .*, limited to 2.0 MB, 2.0 MB are in use"):
+        cache.fetch(repository, "a")
+    assert not any(call.endswith("model.onnx") for call in storage.calls)
+    # What could not make enough room was not thrown away for nothing.
+    keep[0].close()
+    cache.fetch(repository, "a").close()
+
+
+def test_more_than_the_whole_cache(tmp_path: Path, repository: Repository, storage: Any, models: list[str]) -> None:
+    NodeCache(tmp_path / "cache").fetch(repository, "b").close()
+    cache = NodeCache(tmp_path / "cache", MB - 1)
+    with pytest.raises(NoSpace, match=r"a/1 takes 1.0 MB, and the node cache .* is limited to 1000 kB"):
+        cache.fetch(repository, "a")
+    assert held(cache, repository, models, storage) == {"b"}
+
+
+DISK_FULL = """
+import resource, sys
+from relight.base.errors import NoSpace
+from relight.store.cache import NodeCache
+from relight.store.repository import Repository
+resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))
+try:
+    NodeCache(sys.argv[2]).fetch(Repository.open(sys.argv[1]), "bert")
+except NoSpace as error:
+    print(error)
+"""
+
+
+def test_a_disk_that_fills_up(cache: NodeCache, repository: Repository, pushed: Path) -> None:
+    argv = [sys.executable, "-c", DISK_FULL, repository.uri, str(cache.path.parent)]
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert said.startswith(f"cannot keep {repository.uri}/bert/1 in the node cache {cache.path}: ")
+    assert leftovers(cache) == []
+
+
+def test_a_folder_that_cannot_be_used(tmp_path: Path, repository: Repository, pushed: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(StoreError, match=r"cannot keep file://.*/bert/1 in the node cache"):
+        NodeCache(tmp_path / "cache").fetch(repository, "bert")
+
+
+def test_an_unknown_way_to_revalidate(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="RELIGHT_REVALIDATE: expected background, always, never, got 'sometimes'"):
+        NodeCache(tmp_path, revalidate="sometimes")
+
+
+def test_the_store_is_light_to_import() -> None:
+    code = (
+        "import sys, relight.store.cache; print(*sorted({'numpy', 'boto3', 'asyncio', 'msgspec'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""

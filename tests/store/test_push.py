@@ -1,0 +1,282 @@
+"""Pushing: what is stored, what is refused, and that nobody ever sees a half of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relight.base.errors import BadInput, Conflict, MissingWeights, NoSpace, StoreError
+from relight.store.manifest import CHUNK, Manifest
+from relight.store.repository import Repository
+
+MODEL_JSON = "bert/.relight/model.json"
+
+
+def files_in(repository: Repository, name: str, version: int) -> dict[str, int]:
+    return {file.path: file.size for file in repository.manifest(name, version).files}
+
+
+def test_a_folder_becomes_the_next_version(repository: Repository, weights: Path) -> None:
+    told: list[tuple[int, int]] = []
+    assert repository.push(weights, "minilm", on_progress=lambda done, total: told.append((done, total))) == 1
+    assert repository.push(weights, "minilm") == 2
+    assert repository.versions("minilm") == [1, 2]
+    assert repository.latest("minilm") == 2
+    assert repository.models() == ["minilm"]
+    size = 2 * CHUNK + 7
+    assert files_in(repository, "minilm", 1) == {"assets/empty.txt": 0, "model.onnx": size, "tokenizer.json": 18}
+    assert repository.manifest("minilm", 1).digest == repository.manifest("minilm", 2).digest
+    assert told[-1] == (size + 18, size + 18)
+    assert told == sorted(told)
+    assert repository.model("minilm") == {"format": 1, "name": "minilm", "versions": [1, 2], "config": None}
+
+
+def test_the_layout_of_triton(repository: Repository, weights: Path, tmp_path: Path) -> None:
+    model = tmp_path / "triton"
+    model.mkdir()
+    (model / "config.pbtxt").write_text('name: "bert"\n')
+    weights.rename(model / "7")
+    assert repository.push(model, "bert") == 1
+    assert "model.onnx" in files_in(repository, "bert", 1)
+    assert repository.objects.read("bert/config.pbtxt") == b'name: "bert"\n'
+    assert repository.model("bert")["config"].startswith("sha256:")
+
+
+def test_one_file(repository: Repository, weights: Path) -> None:
+    source = (weights / "model.onnx").rename(weights.parent / "exported.onnx")
+    assert repository.push(source, "bert") == 1
+    assert list(files_in(repository, "bert", 1)) == ["model.onnx"]
+
+
+def test_a_neighbour_with_a_longer_name_is_another_model(repository: Repository, weights: Path) -> None:
+    repository.push(weights, "bert-large")
+    assert repository.versions("bert") == []
+    with pytest.raises(MissingWeights, match=r"no model 'bert' in file://.*; it has bert-large"):
+        repository.latest("bert")
+    repository.push(weights, "bert")
+    assert (repository.versions("bert"), repository.versions("bert-large")) == ([1], [1])
+
+
+def test_links_to_files_are_followed(repository: Repository, weights: Path, tmp_path: Path) -> None:
+    (tmp_path / "blob").write_bytes(b"shared")
+    (weights / "linked.bin").symlink_to(tmp_path / "blob")
+    repository.push(weights, "bert")
+    assert repository.objects.read("bert/1/linked.bin") == b"shared"
+
+
+def broken_link(folder: Path) -> None:
+    (folder / "lost").symlink_to(folder / "nowhere")
+
+
+def linked_folder(folder: Path) -> None:
+    (folder / "round").symlink_to(folder)
+
+
+def pipe(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+
+
+def two_versions(folder: Path) -> None:
+    (folder / "1").mkdir()
+    (folder / "2").mkdir()
+
+
+def version_and_more(folder: Path) -> None:
+    (folder / "1").mkdir()
+    (folder / "1" / "model.onnx").touch()
+
+
+def backslash(folder: Path) -> None:
+    (folder / "a\\b").touch()
+
+
+def emptied(folder: Path) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (broken_link, "lost links to nothing"),
+        (linked_folder, "round links to a folder"),
+        (pipe, "pipe is no regular file"),
+        (two_versions, "versions 1, 2: push one of them"),
+        (version_and_more, "version 1 and beside it assets/empty.txt, model.onnx, tokenizer.json"),
+        (backslash, "no file name inside a model's folder"),
+        (emptied, "holds no file to push"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_folders_that_are_refused(
+    repository: Repository, weights: Path, spoil: Callable[[Path], None], sentence: str, tmp_path: Path
+) -> None:
+    spoil(weights)
+    with pytest.raises(BadInput, match=sentence):
+        repository.push(weights, "bert")
+    assert not (tmp_path / "repository").exists()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../up", "a/b", "-a", ".hidden", "a\n", "ä", "a" * 129])
+def test_names_that_are_refused(repository: Repository, weights: Path, name: str) -> None:
+    for call in (lambda: repository.push(weights, name), lambda: repository.versions(name)):
+        with pytest.raises(BadInput, match="no name for a model"):
+            call()
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/models", "models", "file:models", "http://host/models", ""])
+def test_repositories_that_cannot_be_opened(uri: str) -> None:
+    with pytest.raises(BadInput, match="supported are folders, file:///absolute/path"):
+        Repository.open(uri)
+
+
+def test_a_uri_with_escapes(tmp_path: Path, weights: Path) -> None:
+    folder = tmp_path / "my models #1"
+    assert Repository.open(folder.as_uri()).push(weights, "bert") == 1
+    assert (folder / "bert" / "1" / "model.onnx").is_file()
+
+
+def test_a_full_disk_leaves_nothing(repository: Repository, storage: Any, weights: Path, tmp_path: Path) -> None:
+    storage.limit = CHUNK
+    with pytest.raises(NoSpace, match=r"cannot write file://.*/bert/1/model.onnx: No space left on device"):
+        repository.push(weights, "bert")
+    assert [path for path in (tmp_path / "repository").rglob("*")] == []
+    storage.limit = None
+    assert repository.push(weights, "bert") == 1
+
+
+@pytest.mark.parametrize("key", ["claim.json", "model.onnx", "tokenizer.json", "manifest.json"])
+def test_storage_that_fails_anywhere_leaves_nothing(
+    repository: Repository, storage: Any, weights: Path, tmp_path: Path, key: str
+) -> None:
+    def fail(verb: str, at: str) -> None:
+        if verb == "put" and at.endswith(key):
+            raise StoreError("storage is gone")
+
+    storage.before = fail
+    with pytest.raises(StoreError, match="storage is gone"):
+        repository.push(weights, "bert")
+    assert [path for path in (tmp_path / "repository").rglob("*") if path.is_file()] == []
+
+
+def test_a_file_that_is_taken_away_meanwhile(repository: Repository, storage: Any, weights: Path) -> None:
+    def rob(verb: str, key: str) -> None:
+        if verb == "put" and key.endswith("tokenizer.json"):
+            storage.inner.delete("bert/1/model.onnx")
+
+    storage.before = rob
+    with pytest.raises(Conflict, match="changed by somebody else during the push"):
+        repository.push(weights, "bert")
+    assert repository.versions("bert") == []
+
+
+PUSH = """
+import os, signal, sys
+from relight.store.repository import Repository
+from relight.store.files import Files
+class Deadly(Files):
+    def put(self, key, chunks, *, create=False):
+        if key.endswith(sys.argv[4]):
+            next(iter(chunks))
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().put(key, chunks, create=create)
+print(Repository((Deadly if sys.argv[4] else Files)(sys.argv[1])).push(sys.argv[2], sys.argv[3]))
+"""
+
+
+def start_push(root: Path, weights: Path, name: str, die_at: str = "") -> subprocess.Popen[str]:
+    argv = [sys.executable, "-c", PUSH, str(root), str(weights), name, die_at]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("at", ["model.onnx", "tokenizer.json", "manifest.json"])
+def test_a_push_that_is_killed_is_never_seen_and_swept_by_the_next(
+    repository: Repository, weights: Path, tmp_path: Path, at: str
+) -> None:
+    root = tmp_path / "repository"
+    with start_push(root, weights, "bert", at) as process:
+        assert process.wait(30) == -signal.SIGKILL
+    assert any(path.is_file() for path in root.rglob("*"))
+    assert (repository.versions("bert"), repository.models()) == ([], [])
+    with pytest.raises(MissingWeights):
+        repository.manifest("bert", 1)
+    # Its number is never used again: whoever still sweeps it can do no harm to another.
+    assert repository.push(weights, "bert") == 2
+    left = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+    assert [path for path in left if not path.startswith("bert/2/")] == [MODEL_JSON, "bert/1/.relight/claim.json"]
+
+
+def test_pushes_at_once_take_a_version_each_and_do_not_mix(
+    repository: Repository, make: Callable[..., Path], tmp_path: Path
+) -> None:
+    sources = [make(CHUNK + 1, bytes([number])) for number in range(4)]
+    processes = [start_push(tmp_path / "repository", source, "bert") for source in sources]
+    taken = {}
+    for process, source in zip(processes, sources, strict=True):
+        with process:
+            out, _ = process.communicate(timeout=60)
+            taken[int(out)] = source
+    assert repository.versions("bert") == sorted(taken) == [1, 2, 3, 4]
+    assert repository.model("bert")["versions"] == [1, 2, 3, 4]
+    for version, source in taken.items():
+        stored = tmp_path / "repository" / "bert" / str(version) / "model.onnx"
+        assert stored.read_bytes() == (source / "model.onnx").read_bytes()
+
+
+def test_a_version_of_another_tool_is_there(repository: Repository, weights: Path, caplog: Any, tmp_path: Path) -> None:
+    repository.push(weights, "bert")
+    foreign = tmp_path / "repository" / "bert" / "3"
+    foreign.mkdir()
+    (foreign / "model.onnx").write_bytes(b"laid there")
+    assert repository.versions("bert") == [1, 3]
+    manifest = repository.manifest("bert", 3)
+    assert not manifest.is_checked
+    assert "bert/3: it was not pushed by relight" in caplog.text
+    assert repository.push(weights, "bert") == 4
+
+
+def edit(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], bytes]:
+    def apply(data: bytes) -> bytes:
+        value = json.loads(data)
+        change(value)
+        return json.dumps(value).encode()
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        pytest.param(lambda data: data[:-20], "is corrupt: it is not JSON", id="cut"),
+        pytest.param(lambda data: b"", "is corrupt: it is not JSON", id="empty"),
+        pytest.param(lambda data: b"[1]", "is corrupt: it has no format number", id="list"),
+        pytest.param(edit(lambda v: v.update(format=2)), "of format 2, and this relight reads format 1", id="newer"),
+        pytest.param(edit(lambda v: v["files"].pop()), "digest does not fit the files", id="file-gone"),
+        pytest.param(edit(lambda v: v["files"][1].update(size=1)), "digest does not fit the files", id="size"),
+        pytest.param(edit(lambda v: v["files"][0].update(path="../up")), "no file name inside", id="escape"),
+        pytest.param(edit(lambda v: v["files"][0].update(path="/etc/x")), "no file name inside", id="absolute"),
+        pytest.param(edit(lambda v: v.pop("files")), "it is no manifest", id="no-files"),
+    ],
+)
+def test_manifests_that_are_refused(
+    repository: Repository, weights: Path, tmp_path: Path, spoil: Callable[[bytes], bytes], sentence: str
+) -> None:
+    repository.push(weights, "bert")
+    path = tmp_path / "repository" / "bert" / "1" / ".relight" / "manifest.json"
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(StoreError, match=rf"bert/1/.relight/manifest.json .*{sentence}"):
+        repository.manifest("bert", 1)
+
+
+def test_a_manifest_reads_as_it_was_written(repository: Repository, weights: Path) -> None:
+    repository.push(weights, "bert")
+    manifest = repository.manifest("bert", 1)
+    assert Manifest.decode(manifest.encode(), "here") == manifest
