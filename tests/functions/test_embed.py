@@ -184,5 +184,6 @@ def test_which_texts_are_computed_together(
     shutil.copy(encoder_files / "tokenizer.json", tmp_path)
     (tmp_path / "model.onnx").write_bytes(graph)
     session = Rows()
-    package("embed").func.Encoder(tmp_path, session).encode(texts)
+    encoder = package("embed").encoder
+    encoder.Encoder(tmp_path, session, encoder.read_tokenizer(tmp_path)).encode(texts)
     assert session.runs == runs

@@ -7,6 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import urllib3
+from tables import ROOT
+
+from relight.cluster.waiting import wait_ready
+from relight.net.kube import Kube
+from relight.testing.platform import RunningPlatform
 
 FUNC_YAML = """\
 specVersion: 0.36.0
@@ -37,6 +42,13 @@ def make_function(
     (path / "function" / "__init__.py").write_text("from .func import new\n")
     (path / "function" / "func.py").write_text(textwrap.dedent(code))
     return path
+
+
+def apply_embed(stack: RunningPlatform) -> None:
+    """Deploy the function ``embed`` from its manifest, and wait until it is ready."""
+    stack.relight("apply", "-f", str(ROOT / "manifests/base/embed.yaml"))
+    with Kube.from_kubeconfig(stack.kubeconfig) as kube:
+        wait_ready(kube, kube.get("serving.knative.dev/v1", "Service", "embed", "default"), 60)
 
 
 def post(url: str, data: Any, **headers: str) -> urllib3.BaseHTTPResponse:

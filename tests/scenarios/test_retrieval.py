@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import onnxruntime
-from kit import http, post
+from kit import apply_embed, http, post
 from rich.console import Console
 from tables import ROOT
 from tokenizers import Tokenizer
@@ -129,7 +129,7 @@ def test_the_encoder_agrees_with_a_direct_run(stack: RunningPlatform) -> None:
     tokenizer = Tokenizer.from_file(str(files["tokenizer.json"]))
     tokenizer.no_padding()
     session = onnxruntime.InferenceSession(files["model.onnx"])
-    stack.relight("apply", "-f", str(ROOT / "manifests/base/embed.yaml"))
+    apply_embed(stack)
     texts = ["parse command line options", "Ein Satz mit Umlauten: größer"]
     answer = post(f"{stack.functions}/default/embed/v1/embeddings", {"model": "minilm", "input": texts})
     assert answer.status == 200, answer.data

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from relight import sdk
 
@@ -30,18 +31,21 @@ class Session(Protocol):
     def run(self, inputs: dict[str, sdk.Array]) -> dict[str, sdk.Array]: ...
 
 
+def read_tokenizer(files: Path) -> Tokenizer:
+    """The tokenizer of a model's folder. What its file says of padding and truncation is of its training."""
+    tokenizer = Tokenizer.from_file(str(files / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(MAX_TOKENS)
+    return tokenizer
+
+
 class Encoder:
     """Texts to vectors. A text's vector is the same alone and among others."""
 
-    def __init__(self, files: Path, session: Session) -> None:
-        from tokenizers import Tokenizer
-
+    def __init__(self, files: Path, session: Session, tokenizer: Tokenizer) -> None:
         self._model = files / "model.onnx"
         self._session = session
-        self._tokenizer = Tokenizer.from_file(str(files / "tokenizer.json"))
-        # What the file says of padding and truncation is of its training.
-        self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(MAX_TOKENS)
+        self._tokenizer = tokenizer
 
     @property
     def dimension(self) -> int:

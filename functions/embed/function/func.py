@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from relight import sdk
 from relight.retrieval.documents import Pieces
 
-from .encoder import Encoder
+from .encoder import Encoder, read_tokenizer
 
 DIMENSION = 384
 
@@ -28,13 +29,16 @@ class Embed(sdk.OnnxModel):
     reply_type = "dev.relight.embedded.v1"
 
     def load(self) -> None:
-        super().load()
-        # To callers it is not the transformer of the file, which takes token ids, but the whole encoder.
-        self.inputs, self.outputs = Embed.inputs, Embed.outputs
         files = self.context.files
         if files is None or not (files / "tokenizer.json").is_file():
             raise sdk.NotFound(f"model {self.context.model!r} version {self.context.version} has no tokenizer.json")
-        self._encoder = Encoder(files, self.session)
+        # Both take about as long and neither holds the interpreter: the tokenizer costs a cold start nothing.
+        with ThreadPoolExecutor(1) as beside:
+            tokenizer = beside.submit(read_tokenizer, files)
+            super().load()
+        # To callers it is not the transformer of the file, which takes token ids, but the whole encoder.
+        self.inputs, self.outputs = Embed.inputs, Embed.outputs
+        self._encoder = Encoder(files, self.session, tokenizer.result())
         if self._encoder.dimension != DIMENSION:
             raise ValueError(f"the encoder has {self._encoder.dimension} dimensions, expected {DIMENSION}")
 

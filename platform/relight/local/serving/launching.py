@@ -29,6 +29,8 @@ log = logging.getLogger("relight.local.serving")
 
 TARGET = "relight.runtime.replica:run"
 """What a replica's process runs. Named, not imported: local mode starts functions and speaks to them over HTTP."""
+COMMON = ("relight.sdk", "relight.runtime.replica")
+"""What every function needs: each zygote has it imported."""
 
 
 class BackingServices(Protocol):
@@ -80,7 +82,7 @@ class Launcher:
         return task
 
     async def _start_zygote(self, preload: tuple[str, ...]) -> Zygote:
-        zygote = Zygote(preload, log_path=self._logs / "zygote.log")
+        zygote = Zygote((*COMMON, *preload), log_path=self._logs / "zygote.log")
         await zygote.start()
         log.info("zygote.ready modules=%s", ",".join(preload) or "-")
         return zygote

@@ -6,7 +6,9 @@ digest of what they hold, so revisions with the same code share one.
 
 from __future__ import annotations
 
+import compileall
 import logging
+import py_compile
 import shutil
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -91,6 +93,8 @@ def take(folder: Path, sources: Path) -> str:
             copy = partial / entry
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(folder / entry, copy)
+        # Compiled here, once, and not in each replica; by hash, for a copy has no source to be newer than.
+        compileall.compile_dir(partial, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
         partial.rename(target)
     except FileExistsError:
         shutil.rmtree(partial, ignore_errors=True)
