@@ -66,7 +66,7 @@ def _text(name: str, tree: ast.Module) -> str:
 QUESTIONS = (
     "parse command line options",
     "compute a checksum of a file",
-    "read and write comma separated files",
+    "run a program and read its output",
     "wait for many sockets at once",
     "guess the type of a file from its name",
 )

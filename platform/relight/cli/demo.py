@@ -153,7 +153,10 @@ def _wait_for_zero(kube: Kube, revision: str) -> None:
 def _cold_starts(kube: Kube, revisions: list[str]) -> Table:
     """What the revisions' last starts from zero took, by phase."""
     phases = ("hold", "fork", "import", "fetch", "load", "warmup", "first_answer")
-    table = Table("from zero (ms)", *[name.replace("_", " ") for name in phases], "total")
+    table = Table(title="from zero, in ms", title_justify="left")
+    table.add_column("revision", no_wrap=True)
+    for name in (*phases, "total"):
+        table.add_column("answer" if name == "first_answer" else name, justify="right")
     last: dict[str, dict[str, Any]] = {}
     events = kube.list("v1", "Event", NAMESPACE)["items"]
     for event in sorted(events, key=lambda one: int(one["metadata"]["resourceVersion"])):
