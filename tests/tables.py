@@ -1,4 +1,4 @@
-"""Conformance tables: facts from specifications and from Knative's, KServe's and Triton's tests (``source`` in each)."""
+"""Conformance tables: facts from specifications and Knative's, KServe's and Triton's tests (``source`` in each)."""
 
 from __future__ import annotations
 

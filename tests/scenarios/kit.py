@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import select
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,21 @@ def apply_embed(stack: RunningPlatform) -> None:
     stack.relight("apply", "-f", str(ROOT / "manifests/base/embed.yaml"))
     with Kube.from_kubeconfig(stack.kubeconfig) as kube:
         wait_ready(kube, kube.get("serving.knative.dev/v1", "Service", "embed", "default"), 60)
+
+
+def until_gone(pids: list[int], seconds: float = 15.0) -> None:
+    """Wait for processes that are not ours: by their pidfds, which become readable at their end."""
+    deadline = time.monotonic() + seconds
+    for pid in pids:
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            left = max(0.0, deadline - time.monotonic())
+            assert select.select([fd], [], [], left)[0], f"process {pid} is still there"
+        finally:
+            os.close(fd)
 
 
 def post(url: str, data: Any, **headers: str) -> urllib3.BaseHTTPResponse:

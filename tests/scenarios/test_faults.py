@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -13,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kit import apply_embed, http, make_function, post
+from kit import apply_embed, http, make_function, post, until_gone
 
 from relight.testing.platform import RunningPlatform, running_platform
 
@@ -31,28 +30,6 @@ class Echo(Step):
 def new():
     return Echo()
 """
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def until_gone(pids: list[int], seconds: float = 15.0) -> None:
-    """Wait for processes that are not ours: by their pidfds, which become readable at their end."""
-    deadline = time.monotonic() + seconds
-    for pid in pids:
-        try:
-            fd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        try:
-            left = max(0.0, deadline - time.monotonic())
-            assert select.select([fd], [], [], left)[0], f"process {pid} is still there"
-        finally:
-            os.close(fd)
 
 
 def children(pid: int) -> list[int]:
