@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from kit import make_function, post
+from kit import http, make_function, post
 
 from relight.net.kube import Kube
 from relight.testing.platform import RunningPlatform
@@ -86,6 +86,8 @@ def test_every_cold_start_names_its_phases_and_they_add_up(stack: RunningPlatfor
     assert abs(sum(cold["phases"].values()) - cold["total"]) <= 0.05 * cold["total"]
     assert cold["total"] <= whole
     assert "coldstart revision=default/phases-00001" in stack.log.read_text()
+    metrics = http.request("GET", f"{stack.functions}/metrics").data.decode()
+    assert 'relight_cold_start_seconds_count{phase="load",revision="default/phases-00001"} 1.0' in metrics
 
 
 def test_more_load_more_replicas(stack: RunningPlatform, tmp_path: Path) -> None:

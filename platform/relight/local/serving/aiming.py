@@ -73,10 +73,11 @@ def _look_up(context: Context, exchange: Exchange, path: bytes, function: bytes)
     found = context.routes.by_host(function, path) if function else context.routes.by_path(path)
     if found is None:
         plain = path.partition(b"?")[0]
-        if plain != b"/":
+        page = context.pages.get(plain)
+        if page is None:
             name = plain[:200].decode("latin-1")
             raise Refusal(404, "not_found", f"{name} names no function: /NAMESPACE/NAME/ is the form")
-        exchange.local = context.index()
+        exchange.local = page()
         return
     exchange.target = found.target
     if found.route is None:

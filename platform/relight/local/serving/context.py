@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -53,7 +53,8 @@ class Context:
     pools: Pools
     tasks: Tasks
     clock: Callable[[], float]
-    index: Callable[[], Response]
+    pages: Mapping[bytes, Callable[[], Response]]
+    """What the router itself answers, by path; functions have two segments at least."""
     on_replica_error: Callable[[RevisionKey, str], None]
     on_first_answer: Callable[[RevisionKey, str, float], None]
     connections: set[ClientConnection] = field(default_factory=set)

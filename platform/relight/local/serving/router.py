@@ -12,7 +12,7 @@ import logging
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import orjson
 from prometheus_client import CollectorRegistry
@@ -41,7 +41,7 @@ class Router:
         *,
         registry: CollectorRegistry | None = None,
         settings: RouterSettings | None = None,
-        index: Callable[[], Response] | None = None,
+        pages: Mapping[bytes, Callable[[], Response]] | None = None,
         on_replica_error: Callable[[RevisionKey, str], None] = lambda key, replica_id: None,
         on_first_answer: Callable[[RevisionKey, str, float], None] = lambda key, replica_id, seconds: None,
         clock: Callable[[], float] = time.monotonic,
@@ -56,7 +56,7 @@ class Router:
             pools=Pools(clock),
             tasks=Tasks("router"),
             clock=clock,
-            index=index or self._list_functions,
+            pages={b"/": self._list_functions, **(pages or {})},
             on_replica_error=on_replica_error,
             on_first_answer=on_first_answer,
             random01=random01,

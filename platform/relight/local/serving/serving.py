@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from relight.base.settings import Settings
 from relight.base.tasks import Tasks
@@ -21,6 +21,7 @@ from relight.local.serving.revisions import Revisions
 from relight.local.serving.router import Router
 from relight.local.serving.routes import Routes
 from relight.local.serving.types import RevisionKey
+from relight.wire.http import Response
 
 
 class Urls:
@@ -72,6 +73,9 @@ class Serving:
             self.routes,
             self.gates,
             registry=registry,
+            pages={
+                b"/metrics": lambda: Response(200, (("content-type", CONTENT_TYPE_LATEST),), generate_latest(registry))
+            },
             on_replica_error=self._revisions.refused,
             on_first_answer=self.pods.first_answer,
         )
