@@ -138,7 +138,7 @@ async def test_list_of_functions() -> None:
         assert json.loads(answer.body)["functions"] == [
             {"namespace": "default", "name": "echo", "path": "/default/echo/"}
         ]
-    async with rig(pages={b"/": lambda: Response(200, (("content-type", "text/plain"),), b"mine")) as r:
+    async with rig(pages={b"/": lambda: Response(200, (("content-type", "text/plain"),), b"mine")}) as r:
         assert (await r.get("/?q")).body == b"mine"
         assert (await r.ask(b"HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n")).headers["content-length"] == "4"
 
