@@ -20,9 +20,9 @@ import pytest
 import uvloop
 
 from relight.base.errors import Deadline, PlatformError, PortTaken
+from relight.net.listener import bind
 from relight.proc.child import Child
 from relight.proc.exits import ExitStatus
-from relight.proc.listen import listen
 from relight.proc.spawn import spawn
 from relight.proc.zygote import Zygote
 
@@ -95,7 +95,7 @@ BOTH = pytest.mark.parametrize("how", ["fork", "exec"])
 def test_a_child_serves_the_socket_that_was_bound_for_it(how: str, loop_factory: Any, tmp_path: Path) -> None:
     async def story() -> None:
         async with starter(how, tmp_path) as start:
-            listener = listen()
+            listener = bind("127.0.0.1", 0)
             address = listener.getsockname()
             reader, writer = await asyncio.open_connection(*address)  # before there is anybody: it waits in the backlog
             child = await start("targets:serve", {"answer": "x"}, listener.fileno())
@@ -236,7 +236,7 @@ def test_no_descriptor_is_left_over_fifty_forks(tmp_path: Path) -> None:
                 return len(os.listdir("/proc/self/fd")), len(os.listdir(f"/proc/{made.pid}/fd"))
 
             async def one() -> None:
-                with listen() as listener:
+                with bind("127.0.0.1", 0) as listener:
                     child = await made.fork("targets:code", {"code": 0}, [listener.fileno()], tmp_path / "log")
                 assert (await ended(child)).ok
 
@@ -406,10 +406,10 @@ def test_a_zygote_ends_with_its_platform(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken() -> None:
-    with listen() as first:
+    with bind("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(PortTaken, match=f"port {port} on 127.0.0.1 is in use"):
-            listen(port=port)
+            bind("127.0.0.1", port)
         with socket.create_connection(("127.0.0.1", port), timeout=5):
             pass
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import uvloop
 
 from relight.base.errors import PlatformError
+from relight.net.listener import bind
 from relight.proc.child import Child
-from relight.proc.listen import listen
 from relight.proc.orphans import become_subreaper
 from relight.proc.zygote import Zygote
 
@@ -45,7 +45,7 @@ async def kill_the_zygote(folder: Path, subreaper: bool) -> None:
     await zygote.start()
     draining = await up(zygote, folder / "child.log", 7)
     killed = await up(zygote, folder / "child.log", 0)
-    with listen() as listener:
+    with bind("127.0.0.1", 0) as listener:
         serving = await zygote.fork("targets:serve", {"answer": "y"}, [listener.fileno()], folder / "child.log")
         address = listener.getsockname()
     assert zygote.pid is not None

@@ -20,8 +20,8 @@ from typing import Any, Protocol
 
 from relight.base.errors import LoadFailed, PlatformError
 from relight.local.serving.types import Address, RevisionSpec
+from relight.net.listener import bind
 from relight.proc.child import Child
-from relight.proc.listen import listen
 from relight.proc.spawn import spawn
 from relight.proc.zygote import Zygote
 
@@ -93,7 +93,7 @@ class Launcher:
         env = {**self._environ, **spec.env}
         for name in spec.backing:
             env = {**(await self._backing.ensure(name)), **env}
-        listener = listen()
+        listener = bind("127.0.0.1", 0)
         ours, theirs = socket.socketpair()
         try:
             port = listener.getsockname()[1]
