@@ -177,6 +177,9 @@ class Autoscaler:
             for scaler in list(self._scalers.values()):
                 if scaler.dormant:
                     continue
-                scaler.observe(now)
-                if beats % round(TICK / BUCKET) == 0:
-                    scaler.decide(now)
+                try:
+                    scaler.observe(now)
+                    if beats % round(TICK / BUCKET) == 0:
+                        scaler.decide(now)
+                except Exception:
+                    log.exception("autoscaler.failed revision=%s: it is looked at again at the next tick", scaler.key)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from relight.base.errors import LoadFailed, PlatformError
+from relight.base.errors import Deadline, LoadFailed, PlatformError
 from relight.local.serving.types import Address, RevisionSpec
 from relight.net.listener import bind
 from relight.proc.child import Child
@@ -118,7 +118,7 @@ class Launcher:
         try:
             zygote = await asyncio.shield(self.prepare(spec.preload))
             return await zygote.fork(TARGET, payload, fds, log_path)
-        except PlatformError as error:
+        except (PlatformError, Deadline) as error:
             # A machine that cannot fork ahead still serves, only slower.
             log.warning(
                 "zygote.failed modules=%s error=%s: the replica is executed instead", ",".join(spec.preload), error

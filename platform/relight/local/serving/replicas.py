@@ -195,6 +195,11 @@ class Replicas:
             reason = Reason.LOAD_FAILED if isinstance(error, LoadFailed) else Reason.CRASHED
             await self._ended(replica, reason, error.message)
             return
+        except Exception as error:
+            # A fault of the platform's own: it costs this replica, not the others.
+            log.exception("replica.unexpected pod=%s: it counts as crashed", replica.pod)
+            await self._ended(replica, Reason.CRASHED, f"the platform could not start it: {error!r}")
+            return
         if replica.state is State.STARTING:
             replica.move(State.READY)
             self._gate.recover()
