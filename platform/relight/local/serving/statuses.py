@@ -25,10 +25,7 @@ _ACTIVE = {
 
 def resolving() -> list[Condition]:
     """A new revision whose code is being copied: what a cluster calls resolving its image's digest."""
-    return [
-        Condition("ContainerHealthy", "Unknown"),
-        Condition("ResourcesAvailable", "Unknown", "ResolvingDigests"),
-    ]
+    return [Condition("ResourcesAvailable", "Unknown", "ResolvingDigests"), Condition("ContainerHealthy", "Unknown")]
 
 
 def refused(why: str) -> list[Condition]:
