@@ -75,7 +75,7 @@ def _begun(state: Rollout, latest: str, percent: int, duration: float, now: floa
         return Rollout(((latest, percent),))
     # A step takes at least a second and moves at least one percent.
     left = percent - first
-    step = max(1, math.floor(left / max(1.0, duration)))
+    step = max(1, math.ceil(left / max(1.0, duration)))
     every = duration / math.ceil(left / step)
     return Rollout((*kept, (latest, first)), step, every, now + every)
 
