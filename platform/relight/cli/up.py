@@ -26,6 +26,12 @@ def command(
     api_port: Annotated[int | None, typer.Option(help="Kubernetes API (TLS); 0: a free port.")] = None,
     functions_port: Annotated[int | None, typer.Option(help="Function URLs; 0: a free port.")] = None,
     broker_port: Annotated[int | None, typer.Option(help="Broker ingress; 0: a free port.")] = None,
+    trace_decisions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Append each decision of the autoscaler, as a line of JSON.", show_default=False
+        ),
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     ready_fd: Annotated[
         int | None, typer.Option(hidden=True, help="Write the addresses as JSON to this descriptor.")
@@ -39,6 +45,7 @@ def command(
         api_port=api_port,
         functions_port=functions_port,
         broker_port=broker_port,
+        trace_decisions=trace_decisions.resolve() if trace_decisions else None,
         log_level=log_level,
     )
     logs.configure(settings.log_level)

@@ -70,11 +70,13 @@ def readiness(service: Mapping[str, Any], generation: int) -> tuple[str, str]:
     status = service.get("status") or {}
     if status.get("observedGeneration", 0) < generation:
         return "Unknown", "waiting for the controller"
-    condition: Mapping[str, str] = next(
-        (one for one in status.get("conditions") or () if one.get("type") == "Ready"), {}
-    )
-    text = ": ".join(part for part in (condition.get("reason"), condition.get("message")) if part)
-    return condition.get("status", "Unknown"), text or "starting"
+    conditions: dict[str, Mapping[str, str]] = {str(one.get("type")): one for one in status.get("conditions") or ()}
+    ready = conditions.get("Ready", {})
+    told = ready
+    if ready.get("status") == "False" and conditions.get("ConfigurationsReady", {}).get("status") == "False":
+        told = conditions["ConfigurationsReady"]  # Ready has the Route's word then, which only says that it has nothing
+    text = ": ".join(part for part in (told.get("reason"), told.get("message")) if part)
+    return ready.get("status", "Unknown"), text or "starting"
 
 
 def _settled(name: str, service: Mapping[str, Any], state: str, text: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,15 +54,22 @@ class RunningPlatform:
 
 @contextmanager
 def running_platform(
-    home: Path, *, functions: Path | None = None, environ: Mapping[str, str] | None = None
+    home: Path,
+    *,
+    functions: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
 ) -> Iterator[RunningPlatform]:
-    """Start a platform on ``home``, on free ports, and stop it at the end; PlatformFailed if it does not stop."""
+    """Start a platform on ``home``, on free ports, and stop it at the end; PlatformFailed if it does not stop.
+
+    ``arguments``: further ones for ``relight up``.
+    """
     env = {name: value for name, value in os.environ.items() if not name.startswith(("RELIGHT_", "KUBECONFIG"))}
     env |= {"RELIGHT_HOME": str(home), **(environ or {})}
-    arguments = ["--api-port", "0", "--functions-port", "0", "--broker-port", "0"]
+    given = ["--api-port", "0", "--functions-port", "0", "--broker-port", "0", *arguments]
     if functions is not None:
-        arguments += ["--functions", str(functions)]
-    started = PlatformProcess.start(arguments, env, home / "up.log")
+        given += ["--functions", str(functions)]
+    started = PlatformProcess.start(given, env, home / "up.log")
     status = started.status
     platform = RunningPlatform(
         started.process,

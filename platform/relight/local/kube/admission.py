@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from relight.local.kube import eventing_rules, kinds, schema, serving_rules
+from relight.local.kube import configs, eventing_rules, kinds, schema, serving_rules
 from relight.local.kube.cascades import Object
 from relight.local.kube.failures import Cause, Failure, bad_request, invalid
 from relight.local.kube.kinds import Kind
 from relight.local.kube.names import check_metadata
+from relight.local.kube.serving_rules import Rules
 from relight.local.kube.webhooks import Fault, cannot_decode, denied
 
 FieldValidation = Literal["Strict", "Warn", "Ignore"]
@@ -28,8 +29,10 @@ class Admission:
 
     user: str
     validation: FieldValidation = "Warn"
-    features: Mapping[str, str] = field(default_factory=dict)
-    """Knative's ``config-features``, where that ConfigMap is there."""
+    repeated: tuple[str, ...] = ()
+    """What the body says twice, in the API server's words."""
+    rules: Rules = field(default_factory=Rules)
+    """What Knative's ConfigMaps say."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,9 @@ class Admitted:
 def admit(kind: Kind, new: Object, old: Object | None, admission: Admission) -> Admitted:
     """Check and complete an object that is created (``old`` is None) or updated. Failure says what is wrong."""
     _check_shapes(kind, new)
-    unknown = schema.unknown_fields(kind, new)
-    if unknown and admission.validation == "Strict":
-        found = ", ".join(f'unknown field "{path}"' for path in unknown)
-        raise bad_request(f"{_cannot_be_handled(kind)}: strict decoding error: {found}")
+    complaints = (*admission.repeated, *(f'unknown field "{path}"' for path in schema.unknown_fields(kind, new)))
+    if complaints and admission.validation == "Strict":
+        raise bad_request(f"{_cannot_be_handled(kind)}: strict decoding error: {', '.join(complaints)}")
     obj = schema.pruned(kind, new)
     _default(kind, obj, old, admission)
     name = obj["metadata"].get("name") or ""
@@ -57,7 +59,9 @@ def admit(kind: Kind, new: Object, old: Object | None, admission: Admission) -> 
     faults = list(_faults(kind, obj, old, admission))
     if faults:
         raise denied(_webhook(kind), faults)
-    warnings = tuple(f'unknown field "{path}"' for path in unknown) if admission.validation == "Warn" else ()
+    if kind is kinds.CONFIG_MAP:
+        _check_config(obj)
+    warnings = complaints if admission.validation == "Warn" else ()
     if kind.treatment == "inert":
         warnings = (*warnings, f"{kind.kind} is stored, but not enforced in local mode")
     return Admitted(obj, warnings)
@@ -65,6 +69,15 @@ def admit(kind: Kind, new: Object, old: Object | None, admission: Admission) -> 
 
 def _cannot_be_handled(kind: Kind) -> str:
     return f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
+
+
+def _check_config(obj: Object) -> None:
+    metadata = obj["metadata"]
+    found = configs.problems(metadata.get("namespace", ""), metadata["name"], obj.get("data") or {})
+    if found:
+        raise denied(
+            "serving.knative.dev", (Fault(problem.message, (f"data.{problem.path}",)) for problem in found), "config"
+        )
 
 
 def _webhook(kind: Kind) -> str:
@@ -87,11 +100,11 @@ def _default(kind: Kind, obj: Object, old: Object | None, admission: Admission) 
         if name in metadata and not metadata[name]:
             del metadata[name]
     if kind in (kinds.SERVICE, kinds.CONFIGURATION):
-        serving_rules.default_template(obj.setdefault("spec", {}))
+        serving_rules.default_template(obj.setdefault("spec", {}), admission.rules.revisions)
     if kind in (kinds.SERVICE, kinds.ROUTE):
         serving_rules.default_traffic(obj.setdefault("spec", {}), latest=kind is kinds.SERVICE)
     elif kind is kinds.REVISION:
-        serving_rules.default_revision(obj.setdefault("spec", {}))
+        serving_rules.default_revision(obj.setdefault("spec", {}), admission.rules.revisions)
     elif kind is kinds.BROKER:
         eventing_rules.default_broker(obj)
     elif kind is kinds.TRIGGER:
@@ -140,13 +153,13 @@ def _faults(kind: Kind, obj: Object, old: Object | None, admission: Admission) -
     if old is not None:
         yield from _people_changed(kind, obj, old)
     if kind is kinds.SERVICE:
-        yield from serving_rules.check_service(name, spec, admission.features)
+        yield from serving_rules.check_service(name, spec, admission.rules)
     elif kind is kinds.CONFIGURATION:
         yield from serving_rules.check_name(name)
-        yield from serving_rules.check_template(name, spec["template"], admission.features)
+        yield from serving_rules.check_template(name, spec["template"], admission.rules)
     elif kind is kinds.REVISION:
         if old is None:
-            yield from serving_rules.check_revision(spec, "spec", admission.features)
+            yield from serving_rules.check_revision(spec, "spec", admission.rules)
         else:
             yield from serving_rules.check_revision_unchanged(before, spec)
     elif kind is kinds.ROUTE:

@@ -50,7 +50,7 @@ class ApiServer:
         socket = listener.bind(host, port, setting="RELIGHT_API_PORT")
         try:
             self._token = self._pki.token()
-            self._resources.ensure_namespace("default")
+            self._resources.ensure_cluster()
             application = web.Application(client_max_size=MAX_BYTES)
             application.router.add_route("*", "/{path:.*}", self._serve)
             runner = web.AppRunner(

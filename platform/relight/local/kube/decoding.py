@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import orjson
@@ -22,6 +23,21 @@ YAML = ("application/yaml", "application/x-yaml", "text/yaml", "application/appl
 
 class _Loader(yaml.SafeLoader):
     """Safe YAML without dates (Kubernetes has none) and without aliases (a small text can become a huge value)."""
+
+    def __init__(self, stream: bytes) -> None:
+        super().__init__(stream)
+        self.repeated: list[str] = []
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key.value, str):
+                continue
+            if key.value in seen:
+                self.repeated.append(f'line {key.start_mark.line + 1}: key "{key.value}" already set in map')
+            seen.add(key.value)
+        return node
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
@@ -61,6 +77,53 @@ def decode(body: bytes, media_type: str, expected: str) -> Any:
     if _deeper(value, MAX_DEPTH):
         raise bad_request(f"the object provided is nested more than {MAX_DEPTH} deep")
     return value
+
+
+def repeated_keys(body: bytes, media_type: str) -> tuple[str, ...]:
+    """What the API server says of keys that stand twice in one object, in its words.
+
+    The last one counts, as everywhere; under strict field validation it is an error. A body that cannot be read at all
+    has none: ``decode`` says what is wrong with it.
+    """
+    if media_type == protobuf.MEDIA_TYPE:
+        return ()
+    found: list[str] = []
+    try:
+        if media_type in YAML:
+            loader = _Loader(body)
+            loader.get_single_node()
+            return tuple(loader.repeated)
+        value = json.loads(body, object_pairs_hook=lambda pairs: _Pairs(pairs, found))
+    except (ValueError, yaml.YAMLError, RecursionError):
+        return ()
+    return tuple(f'duplicate field "{path}"' for path in _repeated(value, "")) if found else ()
+
+
+class _Pairs(dict[str, Any]):
+    """An object that knows which of its keys were given twice."""
+
+    def __init__(self, pairs: list[tuple[str, Any]], found: list[str]) -> None:
+        super().__init__(pairs)
+        seen: set[str] = set()
+        self.repeated: list[str] = []
+        if len(self) < len(pairs):
+            for key, _ in pairs:
+                if key in seen:
+                    self.repeated.append(key)
+                seen.add(key)
+            found += self.repeated
+
+
+def _repeated(value: Any, path: str) -> list[str]:
+    found: list[str] = []
+    if isinstance(value, _Pairs):
+        found += [f"{path}.{key}" if path else key for key in value.repeated]
+        for key, inner in value.items():
+            found += _repeated(inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            found += _repeated(item, f"{path}[{index}]")
+    return found
 
 
 def decode_object(body: bytes, media_type: str, kind: Kind) -> dict[str, Any]:

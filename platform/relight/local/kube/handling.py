@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 import orjson
 
-from relight.local.kube import kinds, representing, selectors, watching
+from relight.local.kube import kinds, paging, representing, selectors, watching
 from relight.local.kube.cascades import Object
-from relight.local.kube.decoding import decode, decode_object
+from relight.local.kube.decoding import decode, decode_object, repeated_keys
 from relight.local.kube.failures import Failure, bad_request, not_found
 from relight.local.kube.kinds import Kind
 from relight.local.kube.paths import Target
@@ -25,14 +27,25 @@ _JSON = (("Content-Type", "application/json"),)
 
 @dataclass(frozen=True)
 class LogOptions:
-    """How a pod's log is read: ``follow`` until it ends, ``tail`` lines from the end (None: all)."""
+    """How a pod's log is read."""
 
     follow: bool = False
+    """Go on until it ends."""
     tail: int | None = None
+    """Lines from the end; None: all."""
+    timestamps: bool = False
+    """Each line begins with the time at which it was written."""
+    since: float | None = None
+    """Only what was written after this; seconds since the epoch."""
+    limit_bytes: int | None = None
+    """Stop after so many bytes."""
+    container: str = ""
+    previous: bool = False
+    """Of the container that ran before in the same pod."""
 
 
 class PodLogs(Protocol):
-    """Where logs come from. NotFound if there is none; the iterator is closed when the client leaves."""
+    """Where logs come from. NotFound if there is none, when called; the iterator is closed when the client leaves."""
 
     def __call__(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]: ...
 
@@ -114,8 +127,23 @@ class Handler:
         if call.flag("watch"):
             return self._watch(call)
         form = representing.negotiate(call.headers.get("Accept", ""))
+        start = paging.position(call.query.get("continue", ""), self._store.oldest, self._store.version)
         found, version = self._store.list(target.kind, target.namespace, _selected(call))
-        return as_json(200, representing.many(target.kind, found, version, form, whole=_whole(call)))
+        page = paging.page(target.kind, found, version, call.number("limit"), start)
+        # How much is left is told where all is listed; a selection would have to be counted, and a cluster does not.
+        selected = any(call.query.get(name) for name in ("labelSelector", "fieldSelector"))
+        return as_json(
+            200,
+            representing.many(
+                target.kind,
+                page.objects,
+                page.version,
+                form,
+                whole=_whole(call),
+                following=page.following,
+                remaining=None if selected else page.remaining,
+            ),
+        )
 
     def _watch(self, call: Call) -> Answer:
         target = call.target
@@ -188,7 +216,9 @@ class Handler:
         elif call.method == "PATCH":
             given = _media_type(call)
             if given == APPLY_PATCH:
-                raise Failure(415, "server-side apply of a status is not supported in local mode; use a merge patch")
+                applied = decode_object(call.body, given, kind)
+                outcome = self._resources.apply_status(kind, namespace, name, applied, _options(call))
+                return _written(kind, outcome, call)
             change = _decode_patch(call, given)
             outcome = self._resources.patch_status(kind, namespace, name, given, change, _options(call))
         else:
@@ -196,9 +226,26 @@ class Handler:
         return _written(kind, outcome, call)
 
     def _log(self, call: Call, namespace: str, name: str) -> Answer:
-        self._resources.read(kinds.POD, namespace, name)
-        options = LogOptions(call.flag("follow"), call.number("tailLines"))
+        since = call.number("sinceSeconds")
+        options = LogOptions(
+            follow=call.flag("follow"),
+            tail=call.number("tailLines"),
+            timestamps=call.flag("timestamps"),
+            since=time.time() - since if since is not None else _moment(call.query.get("sinceTime", "")),
+            limit_bytes=call.number("limitBytes"),
+            container=call.query.get("container", ""),
+            previous=call.flag("previous"),
+        )
         return Answer(200, self._pod_logs(namespace, name, options), (("Content-Type", "text/plain"),))
+
+
+def _moment(text: str) -> float | None:
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise bad_request(f'invalid sinceTime: "{text}" is not a time such as 2026-01-31T12:00:00Z') from None
 
 
 def _named(call: Call) -> tuple[Kind, str | None, str]:
@@ -232,7 +279,8 @@ def _options(call: Call) -> Options:
     manager = query.get("fieldManager", "")
     if not manager and _media_type(call) != APPLY_PATCH:
         manager = call.headers.get("User-Agent", "").partition("/")[0] or "unknown"
-    return Options(manager[:128], validation, bool(dry_run), call.flag("force"))  # type: ignore[arg-type]
+    repeated = repeated_keys(call.body, _media_type(call)) if call.body.strip() and validation != "Ignore" else ()
+    return Options(manager[:128], validation, bool(dry_run), call.flag("force"), repeated=repeated)  # type: ignore[arg-type]
 
 
 def _decode_patch(call: Call, given: str) -> Any:
@@ -257,7 +305,10 @@ def _delete_meaning(call: Call, body: Mapping[str, Any]) -> Options:
         raise bad_request(f'propagationPolicy: Unsupported value: "{policy}"')
     orphan = policy == "Orphan" or body.get("orphanDependents") is True or call.flag("orphanDependents")
     dry_run = bool(call.query.get("dryRun") or body.get("dryRun"))
-    return Options(dry_run=dry_run, orphan=orphan)
+    grace = call.number("gracePeriodSeconds")
+    if grace is None and isinstance(body.get("gracePeriodSeconds"), int):
+        grace = body["gracePeriodSeconds"]
+    return Options(dry_run=dry_run, orphan=orphan, grace=grace)
 
 
 def _written(kind: Kind, outcome: Outcome, call: Call) -> Answer:

@@ -68,8 +68,10 @@ class ApplyConflict(Conflict):
         super().__init__(f"Apply failed with {len(clashes)} conflict{plural}: " + "\n".join(parts))
 
 
-def _managed(obj: Object) -> dict[str, Any]:
-    """The part of an object that managers own fields of."""
+def _managed(obj: Object, subresource: str | None) -> dict[str, Any]:
+    """The part of an object that managers own fields of: by the object's own path all but status, else that alone."""
+    if subresource is not None:
+        return {subresource: obj[subresource]} if subresource in obj else {}
     part = {name: value for name, value in obj.items() if name not in ("apiVersion", "kind", "metadata", "status")}
     metadata = {name: value for name, value in obj.get("metadata", {}).items() if name not in _UNMANAGED}
     return {**part, "metadata": metadata} if metadata else part
@@ -80,10 +82,12 @@ def _entries(obj: Object) -> list[tuple[dict[str, Any], Fields]]:
     return [(entry, from_v1(entry.get("fieldsV1"))) for entry in found if isinstance(entry, dict)]
 
 
-def record(kind: Kind, old: Object | None, new: Object, manager: str, now: str) -> Object:
+def record(
+    kind: Kind, old: Object | None, new: Object, manager: str, now: str, *, subresource: str | None = None
+) -> Object:
     """``new`` with its managedFields: what changed since ``old`` belongs to ``manager``, as an Update."""
-    before = leaves(kind, _managed(old or {}))
-    after = leaves(kind, _managed(new))
+    before = leaves(kind, _managed(old or {}, subresource))
+    after = leaves(kind, _managed(new, subresource))
     changed = frozenset(path for path, value in after.items() if path not in before or before[path] != value)
     gone = before.keys() - after.keys()
     lost = changed | gone
@@ -91,21 +95,31 @@ def record(kind: Kind, old: Object | None, new: Object, manager: str, now: str) 
         (entry, fields - lost)
         for entry, fields in _entries(new if new.get("metadata", {}).get("managedFields") is not None else old or {})
     ]
-    return _with_entries(kind, new, entries, manager, "Update", changed, now, add=True)
+    return _with_entries(kind, new, entries, (manager, "Update", subresource), changed, now, add=True)
 
 
-def apply(kind: Kind, live: Object | None, applied: Object, manager: str, now: str, *, force: bool) -> Object:
+def apply(
+    kind: Kind,
+    live: Object | None,
+    applied: Object,
+    manager: str,
+    now: str,
+    *,
+    force: bool,
+    subresource: str | None = None,
+) -> Object:
     """The object after ``manager`` applied its configuration. ApplyConflict names every field that others own."""
-    wanted = leaves(kind, _managed(applied))
+    me = (manager, "Apply", subresource)
+    wanted = leaves(kind, _managed(applied, subresource))
     fields = frozenset(wanted)
     if live is None:
         made = copied(applied)
         made.setdefault("metadata", {}).pop("managedFields", None)
-        return _with_entries(kind, made, [], manager, "Apply", fields, now)
-    present = leaves(kind, _managed(live))
+        return _with_entries(kind, made, [], me, fields, now)
+    present = leaves(kind, _managed(live, subresource))
     entries = _entries(live)
-    others = [(entry, owned) for entry, owned in entries if not _is(entry, manager, "Apply")]
-    mine = frozenset[Path]().union(*(owned for entry, owned in entries if _is(entry, manager, "Apply")))
+    others = [(entry, owned) for entry, owned in entries if not _is(entry, me)]
+    mine = frozenset[Path]().union(*(owned for entry, owned in entries if _is(entry, me)))
     contested = [path for path, value in wanted.items() if _differs(path, value, present)]
     clashes = [
         (Clash(str(entry.get("manager")), dotted(path)), path)
@@ -127,7 +141,7 @@ def apply(kind: Kind, live: Object | None, applied: Object, manager: str, now: s
             _remove(merged, path)
     metadata = {name: value for name, value in applied.get("metadata", {}).items() if name not in _UNMANAGED}
     merged = _merge("", merged, {**applied, "metadata": metadata}, merge_keys(kind))
-    return _with_entries(kind, merged, others, manager, "Apply", fields, now)
+    return _with_entries(kind, merged, others, me, fields, now)
 
 
 def _differs(path: Path, value: Any, present: Mapping[Path, Any]) -> bool:
@@ -137,16 +151,19 @@ def _differs(path: Path, value: Any, present: Mapping[Path, Any]) -> bool:
     return value != {} or not any(other[: len(path)] == path for other in present)
 
 
-def _is(entry: dict[str, Any], manager: str, operation: str) -> bool:
-    return (entry.get("manager"), entry.get("operation"), entry.get("subresource")) == (manager, operation, None)
+Owner = tuple[str, str, str | None]
+"""Manager, operation, subresource: what makes an entry of managedFields another one."""
+
+
+def _is(entry: dict[str, Any], owner: Owner) -> bool:
+    return (entry.get("manager"), entry.get("operation"), entry.get("subresource")) == owner
 
 
 def _with_entries(
     kind: Kind,
     obj: Object,
     entries: Iterable[tuple[dict[str, Any], Fields]],
-    manager: str,
-    operation: str,
+    owner: Owner,
     fields: Fields,
     now: str,
     *,
@@ -156,23 +173,24 @@ def _with_entries(
     result: list[dict[str, Any]] = []
     own: dict[str, Any] | None = None
     for entry, owned in entries:
-        if _is(entry, manager, operation):
+        if _is(entry, owner):
             own = entry
             fields = fields | owned if add else fields
         elif owned:
             result.append(entry if from_v1(entry.get("fieldsV1")) == owned else {**entry, "fieldsV1": to_v1(owned)})
-    previous = own or next((entry for entry, _ in _entries(obj) if _is(entry, manager, operation)), None)
+    previous = own or next((entry for entry, _ in _entries(obj) if _is(entry, owner)), None)
     if previous is not None and from_v1(previous.get("fieldsV1")) == fields:
         result.append(previous)
     elif fields:
         result.append(
             {
-                "manager": manager,
-                "operation": operation,
+                "manager": owner[0],
+                "operation": owner[1],
                 "apiVersion": kind.api_version,
                 "time": now,
                 "fieldsType": "FieldsV1",
                 "fieldsV1": to_v1(fields),
+                **({"subresource": owner[2]} if owner[2] else {}),
             }
         )
     metadata = {**obj.get("metadata", {}), "managedFields": result}

@@ -45,9 +45,22 @@ def one(kind: Kind, obj: dict[str, Any], form: Form, *, whole: bool = False, hea
     return tables.table(kind, [obj], metadata, whole=whole, headings=headings)
 
 
-def many(kind: Kind, objects: list[dict[str, Any]], version: int, form: Form, *, whole: bool = False) -> dict[str, Any]:
-    """A list, at a version of the store."""
+def many(
+    kind: Kind,
+    objects: list[dict[str, Any]],
+    version: int,
+    form: Form,
+    *,
+    whole: bool = False,
+    following: str = "",
+    remaining: int | None = None,
+) -> dict[str, Any]:
+    """A list, at a version of the store; ``following`` leads to its next page, ``remaining`` says how much is left."""
     metadata: dict[str, Any] = {"resourceVersion": str(version)}
+    if following:
+        metadata["continue"] = following
+    if remaining is not None:
+        metadata["remainingItemCount"] = remaining
     if form == "table":
         return tables.table(kind, objects, metadata, whole=whole)
     if kind.custom:

@@ -13,11 +13,13 @@ from typing import Any
 
 from relight.base.errors import RelightError, Unprocessable
 from relight.base.ids import new_id, suffix
-from relight.local.kube import failures, kinds, merging, patch
+from relight.local.kube import configs, failures, kinds, merging, patch
 from relight.local.kube.admission import Admission, Admitted, FieldValidation, admit
 from relight.local.kube.cascades import Object, copied
+from relight.local.kube.configs import Configs
 from relight.local.kube.failures import Cause, Failure, bad_request
 from relight.local.kube.kinds import Kind
+from relight.local.kube.serving_rules import Rules
 from relight.local.kube.store import ObjectStore, timestamp
 
 JSON_PATCH = "application/json-patch+json"
@@ -27,6 +29,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 _PATCH_OPTIONS = Kind("meta.k8s.io", "v1", "PatchOptions", "")
 
+NAMESPACES = ("default", configs.NAMESPACE, "knative-eventing")
 PROTECTED = ("default",)
 """Namespaces that cannot be deleted."""
 
@@ -40,6 +43,10 @@ class Options:
     dry_run: bool = False
     force: bool = False
     orphan: bool = False
+    repeated: tuple[str, ...] = ()
+    """Keys that the body holds twice, as the API server complains of them."""
+    grace: int | None = None
+    """Seconds that something may take to end; 0: now; None: as long as it is meant to."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +65,18 @@ class Resources:
         self._store = store
         self._user = user
         self._now = now
+        self._configs = Configs(store)
 
-    def ensure_namespace(self, name: str) -> None:
-        """Create a namespace unless it is there."""
-        if self._store.get(kinds.NAMESPACE, None, name) is None:
-            self.create(kinds.NAMESPACE, None, {"metadata": {"name": name}}, Options(manager="relight"))
+    def ensure_cluster(self) -> None:
+        """What every cluster has from its start: its namespaces, and Knative's ConfigMaps, empty. Idempotent."""
+        for name in NAMESPACES:
+            if self._store.get(kinds.NAMESPACE, None, name) is None:
+                self.create(kinds.NAMESPACE, None, {"metadata": {"name": name}}, Options(manager="relight"))
+        for name in configs.ALL:
+            if self._store.get(kinds.CONFIG_MAP, configs.NAMESPACE, name) is None:
+                self.create(
+                    kinds.CONFIG_MAP, configs.NAMESPACE, {"metadata": {"name": name}}, Options(manager="relight")
+                )
 
     def read(self, kind: Kind, namespace: str | None, name: str) -> Object:
         found = self._store.get(kind, namespace, name)
@@ -112,10 +126,7 @@ class Resources:
     def apply(self, kind: Kind, namespace: str | None, name: str, applied: Object, options: Options) -> Outcome:
         """Server-side apply: creates what is not there."""
         self._may_write(kind)
-        if not options.manager:
-            raise failures.invalid(_PATCH_OPTIONS, "", [Cause.required("fieldManager", "is required for apply patch")])
-        if applied["metadata"].get("managedFields"):
-            raise bad_request("metadata.managedFields must be nil")
+        self._check_manager(applied, options)
         applied = self._placed(kind, namespace, applied)
         given = applied["metadata"].setdefault("name", name)
         if given != name:
@@ -142,11 +153,33 @@ class Resources:
         status = obj.get("status") or {}
         if not isinstance(status, dict):
             raise bad_request(f"status of a {kind.kind} is an object")
+        new = {**old, "status": status}
+        recorded = merging.record(kind, old, new, options.manager, timestamp(self._now()), subresource="status")
+        managed = recorded["metadata"].get("managedFields") or []
         if options.dry_run:
-            return Outcome(200, {**old, "status": status})
+            return Outcome(200, recorded)
         version = obj["metadata"].get("resourceVersion")
-        written = self._store.set_status(kind, namespace, name, status, version=version)
+        written = self._store.set_status(kind, namespace, name, status, version=version, managed=managed)
         return Outcome(200, written or old)
+
+    def apply_status(self, kind: Kind, namespace: str | None, name: str, applied: Object, options: Options) -> Outcome:
+        """Server-side apply of the status alone; it creates nothing."""
+        self._check_manager(applied, options)
+        old = self.read(kind, namespace, name)
+        applied = {"status": applied.get("status") or {}, "metadata": {}}
+        now = timestamp(self._now())
+        merged = merging.apply(kind, old, applied, options.manager, now, force=options.force, subresource="status")
+        if options.dry_run:
+            return Outcome(200, merged)
+        managed = merged["metadata"].get("managedFields") or []
+        written = self._store.set_status(kind, namespace, name, merged.get("status") or {}, managed=managed)
+        return Outcome(200, written or old)
+
+    def _check_manager(self, applied: Object, options: Options) -> None:
+        if not options.manager:
+            raise failures.invalid(_PATCH_OPTIONS, "", [Cause.required("fieldManager", "is required for apply patch")])
+        if applied["metadata"].get("managedFields"):
+            raise bad_request("metadata.managedFields must be nil")
 
     def patch_status(
         self, kind: Kind, namespace: str | None, name: str, media_type: str, change: Any, options: Options
@@ -170,6 +203,8 @@ class Resources:
                 )
         if kind is kinds.NAMESPACE and name in PROTECTED:
             raise failures.forbidden(kind, name, "this namespace may not be deleted")
+        if kind is kinds.POD and options.grace == 0 and not options.dry_run:
+            old = self._unbound(old)
         last = old if options.dry_run else self._store.delete(kind, namespace, name, orphan=options.orphan) or old
         if kind in (kinds.POD, kinds.NAMESPACE) or last["metadata"].get("finalizers"):
             return Outcome(200, last)
@@ -196,8 +231,9 @@ class Resources:
             raise Failure(405, f"the server does not allow this method on the requested resource: {kind.resource}")
 
     def _admission(self, options: Options) -> Admission:
-        features = self._store.get(kinds.CONFIG_MAP, "knative-serving", "config-features") or {}
-        return Admission(self._user, options.validation, features.get("data") or {})
+        read = self._configs
+        rules = Rules(read.features(), read.revisions(), read.scaling())
+        return Admission(self._user, options.validation, options.repeated, rules)
 
     def _placed(self, kind: Kind, namespace: str | None, obj: Object) -> Object:
         """A copy in the namespace of the request."""
@@ -209,6 +245,11 @@ class Resources:
         elif obj["metadata"].setdefault("namespace", namespace) != namespace:
             raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
         return obj
+
+    def _unbound(self, pod: Object) -> Object:
+        """A pod that may go at once: nothing is waited for (``kubectl delete --force --grace-period=0``)."""
+        metadata = {key: value for key, value in pod["metadata"].items() if key != "finalizers"}
+        return self._store.update(kinds.POD, {**pod, "metadata": metadata})
 
     def _check_namespace(self, kind: Kind, namespace: str | None, name: str) -> None:
         if not kind.namespaced:

@@ -1,23 +1,23 @@
 """Knative Serving's defaults and checks for Services, Configurations, Revisions and Routes.
 
-Each default and each bound is that of Knative's shipped configuration (``config-defaults``, ``config-features``).
-Fields that need a feature are refused until ``knative-serving/config-features`` enables it, as on a cluster, so that a
-manifest which works here works there.
+Each default and each bound is what ``config-defaults`` and ``config-autoscaler`` say at the moment. Fields that need a
+feature are refused until ``config-features`` enables it, as on a cluster, so that a manifest which works here works
+there.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from relight.decide.annotations import validate_annotations
+from relight.decide.defaults import ClusterDefaults
 from relight.local.kube import names
+from relight.local.kube.configs import RevisionDefaults
 from relight.local.kube.webhooks import Fault, changes, disallowed, immutable, invalid, missing, out_of_bounds
 
-MAX_CONCURRENCY = 1000
-DEFAULT_TIMEOUT = 300
-MAX_TIMEOUT = 600
 RESERVED_ENV = ("PORT", "K_SERVICE", "K_CONFIGURATION", "K_REVISION")
 _TIMEOUTS = ("timeoutSeconds", "responseStartTimeoutSeconds", "idleTimeoutSeconds")
 _FEATURES = {
@@ -53,16 +53,30 @@ _IMAGE = re.compile(
 _SHORTEST_IMAGE = 2
 
 
-def default_revision(spec: dict[str, Any]) -> None:
+@dataclass(frozen=True)
+class Rules:
+    """What the cluster's ConfigMaps say at the moment."""
+
+    features: Mapping[str, str] = field(default_factory=dict)
+    revisions: RevisionDefaults = field(default_factory=RevisionDefaults)
+    scaling: ClusterDefaults = field(default_factory=ClusterDefaults)
+
+
+def default_revision(spec: dict[str, Any], defaults: RevisionDefaults) -> None:
     """Fill a revision's spec in place."""
-    spec.setdefault("containerConcurrency", 0)
+    spec.setdefault("containerConcurrency", defaults.concurrency)
     if not spec.get("timeoutSeconds"):
-        spec["timeoutSeconds"] = DEFAULT_TIMEOUT
-    spec.setdefault("enableServiceLinks", False)
+        spec["timeoutSeconds"] = defaults.timeout
+        if defaults.response_start_timeout != defaults.timeout:  # else it is implied, and a cluster leaves it out
+            spec.setdefault("responseStartTimeoutSeconds", defaults.response_start_timeout)
+        if defaults.idle_timeout:
+            spec.setdefault("idleTimeoutSeconds", defaults.idle_timeout)
+    if defaults.service_links is not None:
+        spec.setdefault("enableServiceLinks", defaults.service_links)
     containers = [container for container in spec.get("containers") or () if isinstance(container, dict)]
     for index, container in enumerate(containers):
         if not container.get("name"):
-            container["name"] = "user-container" if len(containers) == 1 else f"user-container-{index}"
+            container["name"] = defaults.container if len(containers) == 1 else f"{defaults.container}-{index}"
         container.setdefault("resources", {})
         for port in container.get("ports") or ():
             port.setdefault("protocol", "TCP")
@@ -73,14 +87,14 @@ def default_revision(spec: dict[str, Any]) -> None:
             probe.setdefault("successThreshold", 1)
 
 
-def default_template(spec: dict[str, Any]) -> None:
+def default_template(spec: dict[str, Any], defaults: RevisionDefaults) -> None:
     """Fill the template of a Service or Configuration in place."""
     template = spec.setdefault("template", {})
     metadata = template.setdefault("metadata", {})
     for name in ("annotations", "labels"):
         if metadata.get(name) == {}:
             del metadata[name]
-    default_revision(template.setdefault("spec", {}))
+    default_revision(template.setdefault("spec", {}), defaults)
 
 
 def default_traffic(spec: dict[str, Any], *, latest: bool) -> None:
@@ -91,9 +105,9 @@ def default_traffic(spec: dict[str, Any], *, latest: bool) -> None:
         target.setdefault("latestRevision", not target.get("revisionName"))
 
 
-def check_service(name: str, spec: dict[str, Any], features: Mapping[str, str]) -> Iterator[Fault]:
+def check_service(name: str, spec: dict[str, Any], rules: Rules) -> Iterator[Fault]:
     yield from check_name(name)
-    yield from check_template(name, spec.get("template") or {}, features)
+    yield from check_template(name, spec.get("template") or {}, rules)
     yield from check_traffic(spec.get("traffic") or [], "spec.traffic", of_service=True)
 
 
@@ -104,37 +118,39 @@ def check_name(name: str) -> Iterator[Fault]:
         yield Fault(f"not a DNS 1035 label: [{' '.join(problems)}]", ("metadata.name",))
 
 
-def check_template(name: str, template: dict[str, Any], features: Mapping[str, str]) -> Iterator[Fault]:
+def check_template(name: str, template: dict[str, Any], rules: Rules) -> Iterator[Fault]:
     metadata = template.get("metadata") or {}
     at = "spec.template.metadata"
-    yield from _annotation_faults(metadata.get("annotations") or {}, f"{at}.annotations")
+    yield from _annotation_faults(metadata.get("annotations") or {}, f"{at}.annotations", rules.scaling)
     revision = metadata.get("name")
     if revision:
         if names.dns1035(revision):
             yield Fault(f"not a DNS 1035 label prefix: [{' '.join(names.dns1035(revision))}]", (f"{at}.name",))
         if not revision.startswith(f"{name}-"):
             yield Fault(f'"{revision}" must have prefix "{name}-"', (f"{at}.name",))
-    yield from check_revision(template.get("spec") or {}, "spec.template.spec", features)
+    yield from check_revision(template.get("spec") or {}, "spec.template.spec", rules)
 
 
-def _annotation_faults(annotations: dict[str, str], at: str) -> Iterator[Fault]:
-    for problem in validate_annotations(annotations, at=at):
+def _annotation_faults(annotations: dict[str, str], at: str, defaults: ClusterDefaults) -> Iterator[Fault]:
+    for problem in validate_annotations(annotations, defaults, at=at):
         if problem.message.startswith("invalid value: 0, initial-scale"):
             yield invalid(0, f"{problem.path}=0 not allowed by cluster")
         else:
             yield Fault(problem.message, tuple(problem.path.split(", ")))
 
 
-def check_revision(spec: dict[str, Any], at: str, features: Mapping[str, str]) -> Iterator[Fault]:
+def check_revision(spec: dict[str, Any], at: str, rules: Rules) -> Iterator[Fault]:
+    features, defaults = rules.features, rules.revisions
     concurrency = spec.get("containerConcurrency") or 0
-    if not 0 <= concurrency <= MAX_CONCURRENCY:
-        yield out_of_bounds(concurrency, 0, MAX_CONCURRENCY, f"{at}.containerConcurrency")
-    for field in _TIMEOUTS:
-        if not 0 <= (spec.get(field) or 0) <= MAX_TIMEOUT:
-            yield out_of_bounds(spec[field], 0, MAX_TIMEOUT, f"{at}.{field}")
-    for field, feature in _FEATURES.items():
-        if spec.get(field) and features.get(feature, "disabled") == "disabled":
-            yield disallowed(f"{at}.{field}")
+    least = 0 if defaults.allow_unlimited else 1
+    if not least <= concurrency <= defaults.max_concurrency:
+        yield out_of_bounds(concurrency, least, defaults.max_concurrency, f"{at}.containerConcurrency")
+    for name in _TIMEOUTS:
+        if not 0 <= (spec.get(name) or 0) <= defaults.max_timeout:
+            yield out_of_bounds(spec[name], 0, defaults.max_timeout, f"{at}.{name}")
+    for name, feature in _FEATURES.items():
+        if spec.get(name) and features.get(feature, "disabled") == "disabled":
+            yield disallowed(f"{at}.{name}")
     yield from _check_volumes(spec.get("volumes") or [], f"{at}.volumes", features)
     containers = spec.get("containers")
     if not containers:
@@ -174,9 +190,7 @@ def _check_container(container: dict[str, Any], at: str) -> Iterator[Fault]:
             yield Fault(f'"{given}" is set more than once', (f"{where}.name",))
         seen.add(given or "")
         source = variable.get("valueFrom") or {}
-        yield from (
-            disallowed(f"{where}.valueFrom.{field}") for field in ("fieldRef", "resourceFieldRef") if field in source
-        )
+        yield from (disallowed(f"{where}.valueFrom.{one}") for one in ("fieldRef", "resourceFieldRef") if one in source)
 
 
 def _check_ports(containers: list[dict[str, Any]], at: str) -> Iterator[Fault]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,11 @@ class ObjectStore:
         self._db.close()
 
     @property
+    def oldest(self) -> int:
+        """The oldest version from which a watch, or a list in pages, can go on."""
+        return max(0, self._version - HISTORY)
+
+    @property
     def version(self) -> int:
         """The version of the last change."""
         return self._version
@@ -155,7 +160,7 @@ class ObjectStore:
             initial = [Change("ADDED", obj) for obj in self.list(kind, namespace)[0]]
         else:
             if not self._version - HISTORY <= since <= self._version:
-                raise Expired(f"too old resource version: {since} ({max(0, self._version - HISTORY)})")
+                raise Expired(f"too old resource version: {since} ({self.oldest})")
             rows = self._db.execute(
                 "SELECT type, was, body FROM changes WHERE version > ? AND resource = ?"
                 " AND (? IS NULL OR namespace = ?) ORDER BY version",
@@ -232,17 +237,31 @@ class ObjectStore:
         return key, old, new
 
     def set_status(
-        self, kind: Kind, namespace: str | None, name: str, status: dict[str, Any], *, version: str | None = None
+        self,
+        kind: Kind,
+        namespace: str | None,
+        name: str,
+        status: dict[str, Any],
+        *,
+        version: str | None = None,
+        managed: Sequence[Any] | None = None,
     ) -> Object | None:
-        """Replace the status alone; None if there is no such object. Conflict if ``version`` is not the current one."""
+        """Replace the status alone; None if there is no such object. Conflict if ``version`` is not the current one.
+
+        ``managed``: the object's new managedFields; None leaves them as they are.
+        """
         key = _key(kind, namespace, name)
         old = self._objects[kind].get(key)
         if old is None:
             return None
         _check_version(kind, old, {"resourceVersion": version})
-        if old.get("status", {}) == status:
+        metadata = dict(old["metadata"])
+        if managed is not None:
+            metadata.pop("managedFields", None)
+            metadata |= {"managedFields": list(managed)} if managed else {}
+        if old.get("status", {}) == status and metadata == old["metadata"]:
             return old
-        new = copied({**old, "status": status})
+        new = copied({**old, "metadata": metadata, "status": status})
         self._commit([Write("MODIFIED", kind, key, new, old)])
         return new
 

@@ -53,10 +53,10 @@ def render(faults: Iterable[Fault]) -> str:
     return "\n".join(lines)
 
 
-def denied(group: str, faults: Iterable[Fault]) -> Failure:
-    """The refusal of ``validation.webhook.<group>``."""
+def denied(group: str, faults: Iterable[Fault], webhook: str = "validation") -> Failure:
+    """The refusal of ``<webhook>.webhook.<group>``."""
     return bad_request(
-        f'admission webhook "validation.webhook.{group}" denied the request: validation failed: {render(faults)}'
+        f'admission webhook "{webhook}.webhook.{group}" denied the request: validation failed: {render(faults)}'
     )
 
 

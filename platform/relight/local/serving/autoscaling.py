@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from relight.decide import traces
 from relight.decide.last_step import UNKNOWN, Activity, ScaleTarget, Step, last_step
 from relight.decide.scaling import (
     BUCKET,
@@ -54,6 +56,7 @@ class Scaler:
         initialized: bool,
         changed: Callable[[], None],
         now: float,
+        trace: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         self.key = key
         self.spec = spec
@@ -61,6 +64,8 @@ class Scaler:
         self._replicas = replicas
         self._gate = gate
         self._changed = changed
+        self._trace = trace
+        self._desired = UNKNOWN
         self._state: ScalerState = initial_state(0, now)
         self._stable, self._panic = _windows(spec)
         self._since = now
@@ -118,18 +123,33 @@ class Scaler:
             reachable=self.reachable,
             starting=self._replicas.starting,
         )
-        decision, self._state = decide(self.spec, self._state, seen, now)
-        target = ScaleTarget(
+        before = self._state
+        decision, self._state = decide(self.spec, before, seen, now)
+        self._desired = decision.desired if decision.valid else UNKNOWN
+        target = self._target()
+        step = last_step(self.spec, target, self._desired, now)
+        if self._trace is not None:
+            self._trace(
+                traces.document(str(self.key), now, self.spec, before, seen, decision, self._state, target, step)
+            )
+        self._apply(step, now)
+        return decision
+
+    def replicas_changed(self, now: float) -> None:
+        """A replica became ready, or is gone: what was being activated may be active now, before the next decision."""
+        if self.scale.activity is Activity.ACTIVATING:
+            self._apply(last_step(self.spec, self._target(), self._desired, now), now)
+
+    def _target(self) -> ScaleTarget:
+        return ScaleTarget(
             replicas=self._replicas.want,
-            ready=seen.ready,
+            ready=self._replicas.ready,
             activity=self.scale.activity,
             since=self._since,
             initialized=self.scale.initialized,
             reachable=self.reachable,
             proxy_since=self._proxy_since,
         )
-        self._apply(last_step(self.spec, target, decision.desired if decision.valid else UNKNOWN, now), now)
-        return decision
 
     def _apply(self, step: Step, now: float) -> None:
         if step.scale is not None:
@@ -153,8 +173,10 @@ def _windows(spec: RevisionScaling) -> tuple[LinearAverage, LinearAverage]:
 class Autoscaler:
     """The clock of all scalers."""
 
-    def __init__(self) -> None:
+    def __init__(self, trace: Callable[[Mapping[str, Any]], None] | None = None) -> None:
         self._scalers: dict[RevisionKey, Scaler] = {}
+        self.trace = trace
+        """Told of every decision."""
 
     def add(self, scaler: Scaler) -> None:
         self._scalers[scaler.key] = scaler

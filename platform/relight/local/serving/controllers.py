@@ -1,4 +1,4 @@
-"""Service, Configuration and Route: Knative's reconcilers, level by level.
+"""Service and Configuration: Knative's reconcilers, level by level. (Routes are in ``routing``.)
 
 Each looks at one object's present state, makes what follows from it and writes its status; a change of one marks those
 that depend on it. Reasons and messages are Knative's own, so that tools and people that know them need not learn anew.
@@ -6,42 +6,32 @@ that depend on it. Reasons and messages are Knative's own, so that tools and peo
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from datetime import datetime
+from typing import Any
 
-from relight.base.errors import Conflict
+from relight.base.errors import Conflict, Overloaded
 from relight.base.tasks import Tasks
+from relight.decide import retention
+from relight.decide.retention import Candidate
 from relight.local.conditions import Condition, find, is_true, render, summary
-from relight.local.kube import kinds
+from relight.local.kube import configs, kinds
+from relight.local.kube.configs import Configs
 from relight.local.kube.kinds import Kind
 from relight.local.kube.store import ObjectStore
 from relight.local.reconciling import Queue
 from relight.local.serving import objects
-from relight.local.serving.types import RevisionKey, RouteTarget
+from relight.local.serving.objects import rfc3339
+from relight.local.serving.routing import Addresses, RouteTable, Routing
+from relight.local.serving.types import RevisionKey
+
+log = logging.getLogger("relight.local.serving")
 
 Object = dict[str, Any]
 OUT_OF_DATE = "The {} is still working to reflect the latest desired specification."
-WAITING = 'Configuration "{}" is waiting for a Revision to become ready.'
-
-
-def rfc3339() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-class RouteTable(Protocol):
-    """The part of the router's table that the Route controller writes."""
-
-    def set(self, namespace: str, name: str, targets: tuple[RouteTarget, ...]) -> None: ...
-
-    def remove(self, namespace: str, name: str) -> None: ...
-
-
-class Addresses(Protocol):
-    """What a route is called from outside; known once the router listens."""
-
-    def url(self, namespace: str, name: str, tag: str | None = None) -> str: ...
-
+NOT_MIGRATED = "Traffic is not yet migrated to the latest revision."
 
 Key = tuple[str, str, str]
 """Kind's name, namespace, name."""
@@ -60,27 +50,49 @@ class Controllers:
         revision_changed: Callable[[str, str], None],
     ) -> None:
         self._store = store
-        self._routes = routes
-        self._addresses = addresses
         self._tasks = tasks
         self._revision_changed = revision_changed
-        self._routed: dict[tuple[str, str], frozenset[RevisionKey]] = {}
+        self._configs = Configs(store)
+        self._routing = Routing(
+            store,
+            routes,
+            addresses,
+            revision_changed=revision_changed,
+            look_again=lambda *key: self.queue.mark((kinds.ROUTE.kind, *key)),
+        )
         self.queue: Queue[Key] = Queue("serving", self._look, tasks)
 
     def start(self) -> None:
         self._tasks.spawn(self.queue.run(), "reconcile")
         for kind in (kinds.SERVICE, kinds.CONFIGURATION, kinds.REVISION, kinds.ROUTE):
             self._tasks.spawn(self._watch(kind), f"watch-{kind.plural}")
+        self._tasks.spawn(self._watch_configs(), "watch-configs")
 
     def reachable(self, key: RevisionKey) -> bool:
         """Whether any route sends traffic to a revision (Knative's reachability)."""
-        return any(key in keys for keys in self._routed.values())
+        return self._routing.reachable(key)
 
     async def _watch(self, kind: Kind) -> None:
         # A watch that was too slow is closed by the store: it starts again from a list, and nothing is missed for long.
         while True:
-            async for change in self._store.watch(kind):
-                self._changed(kind, change.object)
+            try:
+                async for change in self._store.watch(kind):
+                    self._changed(kind, change.object)
+            except Overloaded as error:
+                log.warning("watch.restarted kind=%s error=%s", kind.plural, error)
+
+    async def _watch_configs(self) -> None:
+        """Retention and rollout may have changed: all configurations and routes are looked at."""
+        by_config = {configs.GC: kinds.CONFIGURATION, configs.NETWORK: kinds.ROUTE}
+        while True:
+            try:
+                async for change in self._store.watch(kinds.CONFIG_MAP, configs.NAMESPACE):
+                    name = change.object["metadata"]["name"]
+                    if name in by_config:
+                        for obj in self._store.list(by_config[name])[0]:
+                            self.queue.mark((obj["kind"], obj["metadata"]["namespace"], obj["metadata"]["name"]))
+            except Overloaded as error:
+                log.warning("watch.restarted kind=configmaps error=%s", error)
 
     def _changed(self, kind: Kind, obj: Mapping[str, Any]) -> None:
         meta = obj["metadata"]
@@ -107,7 +119,7 @@ class Controllers:
         elif kind == kinds.CONFIGURATION.kind:
             self._look_at_configuration(namespace, name)
         elif kind == kinds.ROUTE.kind:
-            self._look_at_route(namespace, name)
+            self._routing.look(namespace, name)
 
     # -- Service ------------------------------------------------------------------------------------------------
 
@@ -117,10 +129,11 @@ class Controllers:
             return
         configuration = self._ensure(kinds.CONFIGURATION, objects.configuration_for(service))
         route = self._ensure(kinds.ROUTE, objects.route_for(service))
-        conditions = [
-            _mirror("ConfigurationsReady", configuration, "Configuration"),
-            _mirror("RoutesReady", route, "Route"),
-        ]
+        routes = _mirror("RoutesReady", route, "Route")
+        if routes.status == "True" and not _migrated(route, configuration):
+            routes = Condition("RoutesReady", "Unknown", "TrafficNotMigrated", NOT_MIGRATED)
+        # Where both decide alike, Ready takes the Route's word.
+        conditions = [routes, _mirror("ConfigurationsReady", configuration, "Configuration")]
         status: Object = {"observedGeneration": service["metadata"]["generation"]}
         for field in ("latestCreatedRevisionName", "latestReadyRevisionName"):
             if field in (configuration.get("status") or {}):
@@ -169,103 +182,23 @@ class Controllers:
         else:
             condition = Condition("Ready", condition.status)
         self._write_status(kinds.CONFIGURATION, configuration, status, [condition], summed=False)
+        self._collect(status.get("latestReadyRevisionName"), latest, revisions)
 
-    # -- Route --------------------------------------------------------------------------------------------------
-
-    def _look_at_route(self, namespace: str, name: str) -> None:
-        route = self._store.get(kinds.ROUTE, namespace, name)
-        if route is None or route["metadata"].get("deletionTimestamp"):
-            self._routes.remove(namespace, name)
-            self._reach(namespace, name, frozenset())
-            return
-        targets: list[RouteTarget] = []
-        traffic: list[Object] = []
-        missing: Condition | None = None
-        for line in route["spec"].get("traffic") or ():
-            resolved = self._resolve(namespace, line)
-            if isinstance(resolved, Condition):
-                missing = missing or resolved
-                continue
-            percent = int(line.get("percent") or 0)
-            targets.append(RouteTarget(RevisionKey(namespace, resolved), percent, line.get("tag")))
-            shown: Object = {"revisionName": resolved, "latestRevision": bool(line.get("latestRevision"))}
-            if percent or not line.get("tag"):
-                shown["percent"] = percent
-            if line.get("tag"):
-                shown |= {"tag": line["tag"], "url": self._addresses.url(namespace, name, line["tag"])}
-            traffic.append(shown)
-        url = self._addresses.url(namespace, name)
-        status: Object = {
-            "observedGeneration": route["metadata"]["generation"],
-            "url": url,
-            "address": {"url": f"http://{name}.{namespace}.svc.cluster.local"},
-        }
-        if missing is None:
-            self._routes.set(namespace, name, tuple(targets))
-            self._reach(namespace, name, frozenset(target.revision for target in targets))
-            status["traffic"] = traffic
-            conditions = [Condition("AllTrafficAssigned", "True"), Condition("IngressReady", "True")]
-        else:
-            # What was assigned before stays in force: a revision that fails never takes the working one's traffic.
-            before = (route.get("status") or {}).get("traffic")
-            if before:
-                status["traffic"] = before
-                self._restore(namespace, name, before)
-            conditions = [
-                missing,
-                Condition("IngressReady", "Unknown", "IngressNotConfigured", "Ingress has not yet been reconciled."),
-            ]
-        conditions.append(
-            Condition("CertificateProvisioned", "True", "TLSNotEnabled", "external-domain-tls is not enabled")
-        )
-        self._write_status(kinds.ROUTE, route, status, conditions)
-
-    def _resolve(self, namespace: str, line: Mapping[str, Any]) -> str | Condition:
-        """The revision that a line of traffic means, or the condition that says why there is none yet."""
-        if line.get("revisionName"):
-            named = str(line["revisionName"])
-            revision = self._store.get(kinds.REVISION, namespace, named)
-            if revision is None:
-                message = f'Revision "{named}" referenced in traffic not found.'
-                return Condition("AllTrafficAssigned", "False", "RevisionMissing", message)
-            if not is_true(revision):
-                message = f'Revision "{named}" is not yet ready.'
-                failed = (find(revision, "Ready") or Condition("Ready", "Unknown")).status == "False"
-                return Condition("AllTrafficAssigned", "False" if failed else "Unknown", "RevisionMissing", message)
-            return named
-        configuration_name = str(line.get("configurationName") or "")
-        configuration = self._store.get(kinds.CONFIGURATION, namespace, configuration_name)
-        status = (configuration or {}).get("status") or {}
-        if status.get("latestReadyRevisionName"):
-            return str(status["latestReadyRevisionName"])
-        if (find(configuration, "Ready") or Condition("Ready", "Unknown")).status == "False":
-            message = f'Configuration "{configuration_name}" does not have any ready Revision.'
-            return Condition("AllTrafficAssigned", "False", "RevisionMissing", message)
-        return Condition("AllTrafficAssigned", "Unknown", "RevisionMissing", WAITING.format(configuration_name))
-
-    def _restore(self, namespace: str, name: str, traffic: list[Object]) -> None:
-        targets = tuple(
-            RouteTarget(RevisionKey(namespace, line["revisionName"]), int(line.get("percent") or 0), line.get("tag"))
-            for line in traffic
-        )
-        self._routes.set(namespace, name, targets)
-        self._reach(namespace, name, frozenset(target.revision for target in targets))
-
-    def _reach(self, namespace: str, name: str, now: frozenset[RevisionKey]) -> None:
-        before = self._routed.pop((namespace, name), frozenset())
-        if now:
-            self._routed[namespace, name] = now
-        for key in before ^ now:
-            self._set_routing_state(key)
-            self._revision_changed(*key)
-
-    def _set_routing_state(self, key: RevisionKey) -> None:
-        revision = self._store.get(kinds.REVISION, *key)
-        state = "active" if self.reachable(key) else "reserve"
-        if revision is None or objects.labels_of(revision).get(objects.ROUTING_STATE) == state:
-            return
-        labels = objects.labels_of(revision) | {objects.ROUTING_STATE: state}
-        self._store.update(kinds.REVISION, {**revision, "metadata": {**revision["metadata"], "labels": labels}})
+    def _collect(self, latest_ready: str | None, latest: Object, revisions: list[Object]) -> None:
+        """Delete old revisions as ``config-gc`` says; their Pods and PodAutoscalers go along, and their code."""
+        candidates = []
+        for one in revisions:
+            meta, annotations = one["metadata"], objects.annotations_of(one)
+            created = _seconds(meta["creationTimestamp"])
+            kept = meta["name"] in (latest_ready, latest["metadata"]["name"])
+            kept = kept or annotations.get(objects.NO_GC, "").lower() == "true"
+            active = kept or objects.labels_of(one).get(objects.ROUTING_STATE) != "reserve"
+            last = _seconds(annotations.get(objects.ROUTING_STATE_MODIFIED, meta["creationTimestamp"]))
+            candidates.append(Candidate(meta["name"], created, last, active))
+        namespace = latest["metadata"]["namespace"]
+        for name in retention.collect(self._configs.retention(), candidates, time.time()):
+            log.info("revision.collected revision=%s/%s", namespace, name)
+            self._store.delete(kinds.REVISION, namespace, name)
 
     # -- common -------------------------------------------------------------------------------------------------
 
@@ -304,6 +237,21 @@ def _mirror(name: str, child: Mapping[str, Any], kind: str) -> Condition:
     if ready is None or observed != child["metadata"]["generation"]:
         return Condition(name, "Unknown", "OutOfDate", OUT_OF_DATE.format(kind))
     return Condition(name, ready.status, ready.reason, ready.message)
+
+
+def _migrated(route: Mapping[str, Any], configuration: Mapping[str, Any]) -> bool:
+    """Whether a route's traffic is where its spec and the configuration's latest ready revision want it."""
+    latest = (configuration.get("status") or {}).get("latestReadyRevisionName")
+    wanted = [
+        (latest if line.get("configurationName") else line.get("revisionName"), line.get("percent") or 0)
+        for line in route["spec"].get("traffic") or ()
+    ]
+    lines = (route.get("status") or {}).get("traffic") or ()
+    return wanted == [(line["revisionName"], line.get("percent") or 0) for line in lines]
+
+
+def _seconds(stamp: str) -> float:
+    return datetime.fromisoformat(stamp).timestamp()
 
 
 def _latest_ready(by_generation: Mapping[int, Mapping[str, Any]], before: str | None) -> str | None:

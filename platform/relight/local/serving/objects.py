@@ -1,4 +1,4 @@
-"""The objects that serving makes from others, as Knative's reconcilers name and label them. Pure.
+"""The objects that serving makes from others, as Knative's reconcilers name and label them.
 
 Service -> Configuration and Route; Configuration -> a Revision per generation; Revision -> PodAutoscaler, and a Pod for
 each replica.
@@ -7,6 +7,7 @@ each replica.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from relight.local.kube import kinds
@@ -21,8 +22,21 @@ GENERATION = "serving.knative.dev/configurationGeneration"
 REVISION = "serving.knative.dev/revision"
 REVISION_UID = "serving.knative.dev/revisionUID"
 ROUTING_STATE = "serving.knative.dev/routingState"
+ROUTING_STATE_MODIFIED = "serving.knative.dev/routingStateModified"
+ROUTES = "serving.knative.dev/routes"
+"""Annotation of Configurations and Revisions: names of the routes that lead to them, comma separated."""
+ROLLOUT_DURATION = "serving.knative.dev/rollout-duration"
+NO_GC = "serving.knative.dev/no-gc"
 AUTOSCALING = "autoscaling.knative.dev/"
-_PASSED_ON = ("serving.knative.dev/creator", "serving.knative.dev/lastModifier")
+DRAIN = "relight.dev/drain"
+"""Finalizer of a Pod: its process has not ended yet."""
+_CREATOR = "serving.knative.dev/creator"
+_PASSED_ON = (_CREATOR, "serving.knative.dev/lastModifier", ROLLOUT_DURATION)
+
+
+def rfc3339() -> str:
+    """Now, as Kubernetes writes it in a status."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def owner(obj: Mapping[str, Any]) -> list[Object]:
@@ -49,6 +63,10 @@ def labels_of(obj: Mapping[str, Any]) -> dict[str, str]:
 
 def _passed_on(obj: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, value in annotations_of(obj).items() if name in _PASSED_ON}
+
+
+def _creator(obj: Mapping[str, Any]) -> dict[str, str]:
+    return {name: value for name, value in annotations_of(obj).items() if name == _CREATOR}
 
 
 def configuration_for(service: Mapping[str, Any]) -> Object:
@@ -116,7 +134,7 @@ def revision_for(configuration: Mapping[str, Any]) -> Object:
         "metadata": {
             "name": revision_name(configuration),
             "namespace": meta["namespace"],
-            "annotations": {**(given.get("annotations") or {}), **_passed_on(configuration)},
+            "annotations": {**(given.get("annotations") or {}), **_creator(configuration)},
             "labels": labels,
             "ownerReferences": owner(configuration),
         },
@@ -130,6 +148,8 @@ def pod_autoscaler_for(revision: Mapping[str, Any], reachable: bool) -> Object:
     annotations = {name: value for name, value in annotations_of(revision).items() if name.startswith(AUTOSCALING)}
     annotations.setdefault(AUTOSCALING + "class", "kpa.autoscaling.knative.dev")
     annotations.setdefault(AUTOSCALING + "metric", "concurrency")
+    annotations |= _creator(revision)
+    concurrency = revision["spec"].get("containerConcurrency", 0)
     return {
         "apiVersion": kinds.POD_AUTOSCALER.api_version,
         "kind": kinds.POD_AUTOSCALER.kind,
@@ -141,7 +161,7 @@ def pod_autoscaler_for(revision: Mapping[str, Any], reachable: bool) -> Object:
             "ownerReferences": owner(revision),
         },
         "spec": {
-            "containerConcurrency": revision["spec"].get("containerConcurrency", 0),
+            **({"containerConcurrency": concurrency} if concurrency else {}),
             "protocolType": "http1",
             "reachability": "Reachable" if reachable else "Unreachable",
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": f"{meta['name']}-deployment"},
@@ -166,6 +186,7 @@ def pod_for(revision: Mapping[str, Any], name: str, port: int) -> Object:
             "namespace": revision["metadata"]["namespace"],
             "labels": _replica_labels(revision),
             "ownerReferences": owner(revision),
+            "finalizers": [DRAIN],
         },
         "spec": {
             "containers": [

@@ -1,4 +1,8 @@
-"""Replicas as Pod objects, and what is kept of each: its log file, the phases of its cold start."""
+"""Replicas as Pod objects, and what is kept of each: its log file, the phases of its cold start.
+
+A Pod stands for a process, so it stays, marked as terminating, until its process is gone: a finalizer keeps it. Whoever
+deletes a Pod deletes the replica (``Revisions`` watches that), and sees it drain.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,19 @@ import logging
 import time
 from collections.abc import AsyncIterator
 
-from relight.base.errors import NotFound, RelightError
+from relight.base.errors import BadInput, NotFound, RelightError
 from relight.local.kube import kinds
 from relight.local.kube.handling import LogOptions
 from relight.local.kube.store import ObjectStore
-from relight.local.serving import objects
+from relight.local.serving import objects, podlogs
 from relight.local.serving.coldstarts import ColdStart, ColdStarts
-from relight.local.serving.controllers import rfc3339
 from relight.local.serving.launching import Launcher
+from relight.local.serving.objects import rfc3339
 from relight.local.serving.replicas import Replica, State
 from relight.local.serving.types import RevisionKey, RevisionSpec
 
 log = logging.getLogger("relight.local.serving")
 
-FOLLOW_BYTES = 64 * 1024
-FOLLOW_SECONDS = 0.2
 LOGS_KEPT = 10
 """Log files of ended replicas that are kept per revision, the newest ones."""
 
@@ -45,14 +47,16 @@ class Pods:
         namespace = spec.key.namespace
         if replica.state is State.GONE:
             self._replicas.pop((spec.key, replica.pod), None)
-            self._store.delete(kinds.POD, namespace, replica.pod)
+            self._remove(namespace, replica.pod)
             self._prune_logs(spec.key)
             return
+        if replica.state is State.DRAINING:
+            self._store.delete(kinds.POD, namespace, replica.pod)  # its finalizer keeps it: it shows as terminating
         self._replicas[spec.key, replica.pod] = replica
         pod = self._store.get(kinds.POD, namespace, replica.pod)
         if pod is None:
             revision = self._store.get(kinds.REVISION, *spec.key)
-            if revision is None or replica.launched is None:
+            if revision is None or replica.launched is None or replica.state is State.DRAINING:
                 return
             pod = self._store.create(kinds.POD, objects.pod_for(revision, replica.pod, replica.launched.address.port))
         container = pod["spec"]["containers"][0]["name"]
@@ -80,26 +84,46 @@ class Pods:
         phases = {"hold": decided - arrived, **own, "first_answer": now - decided - sum(own.values())}
         self._cold_starts.record(revision, ColdStart(pod, phases, total))
 
+    def _remove(self, namespace: str, name: str) -> None:
+        pod = self._store.get(kinds.POD, namespace, name)
+        if pod is not None:
+            metadata = {key: value for key, value in pod["metadata"].items() if key != "finalizers"}
+            self._store.update(kinds.POD, {**pod, "metadata": metadata})
+            self._store.delete(kinds.POD, namespace, name)
+
     def forget_old(self) -> None:
         """Remove the Pods of a platform that ended without removing them: their processes drained by themselves."""
         for pod in self._store.list(kinds.POD)[0]:
-            self._store.delete(kinds.POD, pod["metadata"]["namespace"], pod["metadata"]["name"])
+            self._remove(pod["metadata"]["namespace"], pod["metadata"]["name"])
 
-    async def read_log(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
-        """The log of a replica that runs, or ended lately; followed until it ends. NotFound otherwise."""
+    async def note_logs(self) -> None:
+        """Note once a second which logs have grown, until cancelled."""
+        growth = podlogs.Growth()
+        while True:
+            if self.launcher is not None:
+                growth.note([self.launcher.log_path(key.namespace, pod) for key, pod in self._replicas])
+            await asyncio.sleep(podlogs.NOTED_EVERY)
+
+    def read_log(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
+        """The log of a replica that runs, or ended lately; followed until it ends.
+
+        NotFound where there is no such replica. BadInput for a container that it has not, and for what ran before in
+        the same pod: a replica that ends is never started again, another one takes its place.
+        """
         path = self.launcher.log_path(namespace, pod) if self.launcher else None
         if path is None or "/" in pod or not path.is_file():
             raise NotFound(f'pods "{pod}" not found')
-        with path.open("rb") as file:
-            yield _tail(file.read(), options.tail)
-            while options.follow:
-                ended = not any(name == pod and key.namespace == namespace for key, name in self._replicas)
-                if part := file.read(FOLLOW_BYTES):
-                    yield part
-                elif ended:
-                    return
-                else:
-                    await asyncio.sleep(FOLLOW_SECONDS)  # a file that grows cannot be awaited
+        shown = self._store.get(kinds.POD, namespace, pod)
+        names = [one["name"] for one in (shown or {}).get("spec", {}).get("containers", ())]
+        if options.container and names and options.container not in names:
+            raise BadInput(f"container {options.container} is not valid for pod {pod}")
+        if options.previous:
+            container = options.container or (names[0] if names else "user-container")
+            raise BadInput(f'previous terminated container "{container}" in pod "{pod}" not found')
+        return podlogs.read(path, options, lambda: self._runs(namespace, pod))
+
+    def _runs(self, namespace: str, pod: str) -> bool:
+        return any(name == pod and key.namespace == namespace for key, name in self._replicas)
 
     def _prune_logs(self, key: RevisionKey) -> None:
         if self.launcher is None:
@@ -109,9 +133,4 @@ class Pods:
         files = [path for path in folder.glob(f"{key.name}-deployment-*.log") if path.stem not in running]
         for path in sorted(files, key=lambda one: one.stat().st_mtime)[:-LOGS_KEPT]:
             path.unlink(missing_ok=True)
-
-
-def _tail(content: bytes, lines: int | None) -> bytes:
-    if lines is None:
-        return content
-    return b"".join(content.splitlines(keepends=True)[-lines:]) if lines > 0 else b""
+            podlogs.notes_of(path).unlink(missing_ok=True)

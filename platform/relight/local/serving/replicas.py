@@ -53,6 +53,7 @@ class Reason(enum.Enum):
     LOAD_FAILED = "LoadFailed"
     CRASHED = "Crashed"
     UNREACHABLE = "Unreachable"
+    DELETED = "Deleted"
     TOO_SLOW = "ProgressDeadlineExceeded"
     SHUT_DOWN = "ShutDown"
 
@@ -245,8 +246,12 @@ class Replicas:
             )
             self._retry_after(delay)
 
-    async def _retire(self, replica: Replica, reason: Reason) -> None:
-        """Drain from the door inward: no new requests, those in flight finish, then SIGTERM, then SIGKILL."""
+    async def _retire(self, replica: Replica, reason: Reason, grace: float | None = None) -> None:
+        """Drain from the door inward: no new requests, those in flight finish, then SIGTERM, then SIGKILL.
+
+        ``grace``: seconds for all of it; None: what the revision's own says.
+        """
+        grace = self.spec.grace if grace is None else min(grace, self.spec.grace)
         if replica.state not in (State.STARTING, State.READY):
             return
         was_ready = replica.state is State.READY
@@ -254,20 +259,19 @@ class Replicas:
         replica.reason = reason
         idle = self._gate.remove(replica.pod)
         self._observer.replica_moved(self.spec, replica)
-        if reason is Reason.UNREACHABLE:
+        if reason in (Reason.UNREACHABLE, Reason.DELETED):
             self.scale(self._want)
         self._changed()
-        deadline = time.monotonic() + self.spec.grace
-        if was_ready:
+        deadline = time.monotonic() + grace
+        if was_ready and grace:
             try:
-                async with asyncio.timeout(self.spec.grace):
+                async with asyncio.timeout(grace):
                     await idle
             except TimeoutError:
-                log.warning(
-                    "replica.drain pod=%s: requests still in flight after %.0f s are cut", replica.pod, self.spec.grace
-                )
+                log.warning("replica.drain pod=%s: requests still in flight after %.0f s are cut", replica.pod, grace)
         if replica.launched is not None:
-            await replica.launched.child.stop(max(1.0, deadline - time.monotonic()) if was_ready else 1.0)
+            left = max(1.0, deadline - time.monotonic()) if was_ready else 1.0
+            await replica.launched.child.stop(left if grace else 0.0)
             replica.launched.control.close()
         replica.move(State.GONE)
         self._forget(replica)
@@ -283,6 +287,17 @@ class Replicas:
         replica = self._replicas.get(pod)
         if replica is not None and replica.state is State.READY:
             self._tasks.spawn(self._replace(replica, replica.launched), f"replace-{pod}")
+
+    def evict(self, pod: str, *, at_once: bool) -> None:
+        """Its Pod was deleted: it drains (``at_once``: it is killed), and another is started if it is still wanted."""
+        replica = self._replicas.get(pod)
+        if replica is None:
+            return
+        if replica.state is State.DRAINING and at_once and replica.launched is not None:
+            replica.launched.child.kill()
+        else:
+            grace = 0.0 if at_once else None
+            self._tasks.spawn(self._retire(replica, Reason.DELETED, grace), f"evict-{pod}")
 
     async def _replace(self, replica: Replica, launched: Launched | None) -> None:
         if launched is not None:

@@ -7,7 +7,6 @@ and count from that moment, without a new revision.
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -15,21 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relight.base.errors import BadInput, RelightError
+from relight.base.errors import BadInput, Overloaded, RelightError
 from relight.base.tasks import Tasks
 from relight.base.units import parse_duration
-from relight.decide.defaults import ClusterDefaults
-from relight.decide.last_step import Activity
 from relight.decide.scaling import RevisionScaling
-from relight.local.conditions import Condition, is_true, render, summary
-from relight.local.kube import kinds
+from relight.local.conditions import is_true
+from relight.local.kube import configs, kinds
+from relight.local.kube.configs import Configs
 from relight.local.kube.store import ObjectStore
 from relight.local.reconciling import Queue
-from relight.local.serving import objects, sources
+from relight.local.serving import environment, objects, sources, statuses
 from relight.local.serving.activator import Gate, Gates
 from relight.local.serving.autoscaling import Autoscaler, Scaler
-from relight.local.serving.controllers import rfc3339
 from relight.local.serving.launching import Launcher
+from relight.local.serving.objects import rfc3339
 from relight.local.serving.pods import Pods
 from relight.local.serving.replicas import Reason, Replicas
 from relight.local.serving.types import RevisionKey, RevisionLimits, RevisionSpec
@@ -37,8 +35,6 @@ from relight.local.serving.types import RevisionKey, RevisionLimits, RevisionSpe
 log = logging.getLogger("relight.local.serving")
 
 Object = dict[str, Any]
-BUFFERING = "Requests to the target are being buffered as resources are provisioned."
-NO_TRAFFIC = "The target is not receiving traffic."
 PROGRESS_DEADLINE = "serving.knative.dev/progress-deadline"
 
 
@@ -68,7 +64,6 @@ class Revisions:
         copies: Path,
         environ: Mapping[str, str],
         reachable: Callable[[RevisionKey], bool],
-        defaults: ClusterDefaults | None = None,
     ) -> None:
         self._store = store
         self._gates = gates
@@ -80,18 +75,53 @@ class Revisions:
         self._copies = copies
         self._environ = environ
         self._reachable = reachable
-        self._defaults = defaults or ClusterDefaults()
+        self._configs = Configs(store)
         self._running: dict[RevisionKey, Running] = {}
+        self._leaving: dict[str, str] = {}
+        """Code that replicas still run from, of revisions that are gone: uid to digest."""
+        self._copying = asyncio.Lock()
         self.queue: Queue[RevisionKey] = Queue("revisions", self._look, tasks)
 
     def start(self) -> None:
-        used = [
-            objects.annotations_of(revision).get(sources.SNAPSHOT, "")
-            for revision in self._store.list(kinds.REVISION)[0]
-        ]
-        sources.prune(self._copies, used)
+        sources.prune(self._copies, self._used())
         self._tasks.spawn(self.queue.run(), "reconcile")
         self._tasks.spawn(self._autoscaler.run(), "autoscaler")
+        self._tasks.spawn(self._pods.note_logs(), "note-logs")
+        self._tasks.spawn(self._watch_pods(), "watch-pods")
+        self._tasks.spawn(self._watch_configs(), "watch-configs")
+
+    def _used(self) -> set[str]:
+        """Digests of the code that somebody may still run."""
+        found = (objects.annotations_of(one) for one in self._store.list(kinds.REVISION)[0])
+        return {one[sources.SNAPSHOT] for one in found if sources.SNAPSHOT in one} | set(self._leaving.values())
+
+    async def _watch_pods(self) -> None:
+        """Whoever deletes a Pod deletes its replica."""
+        while True:
+            try:
+                async for change in self._store.watch(kinds.POD):
+                    meta = change.object["metadata"]
+                    gone = change.type == "DELETED"
+                    if gone or "deletionTimestamp" in meta:
+                        self._pod_deleted(meta, at_once=gone)
+            except Overloaded as error:
+                log.warning("pods.watch error=%s", error)
+
+    def _pod_deleted(self, meta: Mapping[str, Any], *, at_once: bool) -> None:
+        key = RevisionKey(meta["namespace"], (meta.get("labels") or {}).get(objects.REVISION, ""))
+        running, revision = self._running.get(key), self._store.get(kinds.REVISION, *key)
+        if running is not None and revision is not None and revision["metadata"]["uid"] == running.spec.uid:
+            running.replicas.evict(meta["name"], at_once=at_once)
+
+    async def _watch_configs(self) -> None:
+        """What the cluster's ConfigMaps say counts for all revisions from the next decision on."""
+        while True:
+            try:
+                async for _ in self._store.watch(kinds.CONFIG_MAP, configs.NAMESPACE):
+                    for key in self._running:
+                        self.queue.mark(key)
+            except Overloaded as error:
+                log.warning("configs.watch error=%s", error)
 
     async def stop(self) -> None:
         """Stop every replica, each drained."""
@@ -116,40 +146,40 @@ class Revisions:
         if running is not None and (revision is None or revision["metadata"]["uid"] != running.spec.uid):
             self._forget(key)
             running = None
-        if revision is None or revision["metadata"].get("deletionTimestamp"):
+        if revision is None:
+            self._tasks.spawn(self._prune(), "prune-sources")
+            return
+        if revision["metadata"].get("deletionTimestamp"):
             return
         reachable = self._reachable(key)
-        self._ensure_autoscaler(revision, reachable)
         try:
             scaling = RevisionScaling.from_annotations(
-                objects.annotations_of(revision), revision["spec"].get("containerConcurrency") or 0, self._defaults
+                objects.annotations_of(revision),
+                revision["spec"].get("containerConcurrency") or 0,
+                self._configs.scaling(),
             )
             if running is None:
                 running = await self._begin(key, revision, scaling)
         except (RelightError, ValueError) as error:
-            self._refused(key, revision, error)
+            self._refused(key, error)
             return
+        self._ensure_autoscaler(revision, reachable)
         running.scaler.configure(scaling, reachable or not running.scaler.scale.initialized, time.monotonic())
         self._show(key)
 
     async def _begin(self, key: RevisionKey, revision: Object, scaling: RevisionScaling) -> Running:
         digest = objects.annotations_of(revision).get(sources.SNAPSHOT)
         if digest is None:
-            folder = sources.folder_of(revision, self._functions)
-            digest = await asyncio.to_thread(sources.take, folder, self._copies)
-            latest = self._store.get(kinds.REVISION, *key)
-            if latest is None or latest["metadata"]["uid"] != revision["metadata"]["uid"]:
-                raise BadInput(f"revision {key} was deleted while its folder was copied")
-            annotations = objects.annotations_of(latest) | {sources.SNAPSHOT: digest}
-            revision = self._store.update(
-                kinds.REVISION, {**latest, "metadata": {**latest["metadata"], "annotations": annotations}}
-            )
+            status = statuses.of_revision(revision, statuses.resolving(), rfc3339())
+            self._store.set_status(kinds.REVISION, *key, status)
+            digest, revision = await self._snapshot(key, revision)
         source = sources.open_copy(digest, self._copies, objects.annotations_of(revision))
         spec = self._spec(key, revision, source)
         gate = self._gates.ensure(key, spec.limits)
         gate.recover()
-        changed = lambda: self._show(key)  # noqa: E731
-        replicas = Replicas(spec, self._launcher, gate, self._pods, self._tasks, changed=changed)
+        replicas = Replicas(
+            spec, self._launcher, gate, self._pods, self._tasks, changed=lambda: self._replicas_changed(key)
+        )
         autoscaler = self._store.get(kinds.POD_AUTOSCALER, *key)
         scaler = Scaler(
             key,
@@ -157,14 +187,38 @@ class Revisions:
             replicas,
             gate,
             initialized=is_true(autoscaler, "ScaleTargetInitialized"),
-            changed=changed,
+            changed=lambda: self._show(key),
             now=time.monotonic(),
+            trace=self._autoscaler.trace,
         )
         running = self._running[key] = Running(spec, gate, replicas, scaler)
         self._launcher.prepare(spec.preload)
         self._autoscaler.add(scaler)
         scaler.begin()
         return running
+
+    async def _snapshot(self, key: RevisionKey, revision: Object) -> tuple[str, Object]:
+        """Copy the function's folder, and note the copy's digest at the revision."""
+        folder = sources.folder_of(revision, self._functions)
+        async with self._copying:
+            digest = await asyncio.to_thread(sources.take, folder, self._copies)
+            latest = self._store.get(kinds.REVISION, *key)
+            if latest is None or latest["metadata"]["uid"] != revision["metadata"]["uid"]:
+                raise BadInput(f"revision {key} was deleted while its folder was copied")
+            annotations = objects.annotations_of(latest) | {sources.SNAPSHOT: digest}
+            metadata = {**latest["metadata"], "annotations": annotations}
+            return digest, self._store.update(kinds.REVISION, {**latest, "metadata": metadata})
+
+    async def _prune(self) -> None:
+        """Remove code that no revision has and no replica runs from any more."""
+        async with self._copying:
+            await asyncio.to_thread(sources.prune, self._copies, self._used())
+
+    def _replicas_changed(self, key: RevisionKey) -> None:
+        running = self._running.get(key)
+        if running is not None:
+            running.scaler.replicas_changed(time.monotonic())
+        self._show(key)
 
     def _spec(self, key: RevisionKey, revision: Object, source: sources.Source) -> RevisionSpec:
         spec, labels = revision["spec"], objects.labels_of(revision)
@@ -175,7 +229,7 @@ class Revisions:
         deadline = objects.annotations_of(revision).get(PROGRESS_DEADLINE)
         env = {
             **self._environ,
-            **self._values(key.namespace, container),
+            **environment.values(self._store, key.namespace, container),
             "K_SERVICE": service or configuration,
             "K_CONFIGURATION": configuration,
             "K_REVISION": key.name,
@@ -197,48 +251,20 @@ class Revisions:
                 idle=float(spec.get("idleTimeoutSeconds") or 0),
             ),
             grace=timeout,
-            progress_deadline=parse_duration(deadline) if deadline else self._defaults.progress_deadline,
+            progress_deadline=(parse_duration(deadline) if deadline else self._configs.scaling().progress_deadline),
         )
-
-    def _values(self, namespace: str, container: Object) -> dict[str, str]:
-        """A container's environment; values may come from ConfigMaps and Secrets."""
-        values: dict[str, str] = {}
-        for part in container.get("envFrom") or ():
-            for kind, field in ((kinds.CONFIG_MAP, "configMapRef"), (kinds.SECRET, "secretRef")):
-                if field in part:
-                    data = self._data(kind, namespace, part[field])
-                    values |= {str(part.get("prefix", "")) + name: value for name, value in data.items()}
-        for variable in container.get("env") or ():
-            origin = variable.get("valueFrom") or {}
-            for kind, field in ((kinds.CONFIG_MAP, "configMapKeyRef"), (kinds.SECRET, "secretKeyRef")):
-                if field in origin:
-                    data, name = self._data(kind, namespace, origin[field]), origin[field].get("key", "")
-                    if name in data:
-                        values[variable["name"]] = data[name]
-                    elif not origin[field].get("optional"):
-                        raise BadInput(
-                            f'env {variable["name"]}: {kind.kind} "{origin[field].get("name")}" has no key {name!r}'
-                        )
-            if not origin:
-                values[variable["name"]] = str(variable.get("value") or "")
-        return values
-
-    def _data(self, kind: kinds.Kind, namespace: str, reference: Object) -> dict[str, str]:
-        found = self._store.get(kind, namespace, str(reference.get("name")))
-        if found is None:
-            if reference.get("optional"):
-                return {}
-            raise BadInput(f'{kind.kind} "{reference.get("name")}" not found in namespace {namespace}')
-        data = {str(name): str(value) for name, value in (found.get("data") or {}).items()}
-        if kind is kinds.SECRET:
-            data = {name: base64.b64decode(value).decode() for name, value in data.items()}
-        return data
 
     def _forget(self, key: RevisionKey) -> None:
         running = self._running.pop(key)
         self._autoscaler.drop(key)
         self._gates.drop(key)
-        self._tasks.spawn(running.replicas.stop(Reason.SCALED_DOWN), f"stop-{key.name}")
+        self._leaving[running.spec.uid] = Path(running.spec.source).name.replace("-", ":", 1)
+        self._tasks.spawn(self._drained(running), f"stop-{key.name}")
+
+    async def _drained(self, running: Running) -> None:
+        await running.replicas.stop(Reason.SCALED_DOWN)
+        del self._leaving[running.spec.uid]
+        await self._prune()
 
     # -- status -------------------------------------------------------------------------------------------------
 
@@ -253,16 +279,16 @@ class Revisions:
             changed = {**present["metadata"], "annotations": meta["annotations"]}
             self._store.update(kinds.POD_AUTOSCALER, {**present, "metadata": changed, "spec": wanted["spec"]})
 
-    def _refused(self, key: RevisionKey, revision: Object, error: Exception) -> None:
+    def _refused(self, key: RevisionKey, error: Exception) -> None:
         """Nothing can run: say so where people look, and take no traffic."""
         text = str(error)
         log.error("revision.refused revision=%s error=%s: it is looked at again when it changes", key, text)
-        conditions = [
-            Condition("ContainerHealthy", "False", "ContainerMissing", text),
-            Condition("ResourcesAvailable", "Unknown"),
-            Condition("Active", "False", "NoTraffic", NO_TRAFFIC, info=True),
-        ]
-        self._write(revision, conditions, desired=0, actual=0)
+        revision = self._store.get(kinds.REVISION, *key)
+        if revision is not None:
+            status = statuses.of_revision(
+                revision, statuses.refused(text), rfc3339(), actualReplicas=0, desiredReplicas=0
+            )
+            self._store.set_status(kinds.REVISION, *key, status)
 
     def _show(self, key: RevisionKey) -> None:
         """Write the status of a revision and of its PodAutoscaler from what is true now."""
@@ -271,65 +297,10 @@ class Revisions:
         if running is None or revision is None or revision["metadata"]["uid"] != running.spec.uid:
             return
         running.replicas.settle()
-        scale, actual, failure = running.scaler.scale, running.replicas.ready, running.replicas.failure
-        active = {
-            Activity.ACTIVE: Condition("Active", "True", info=True),
-            Activity.ACTIVATING: Condition("Active", "Unknown", "Queued", BUFFERING, info=True),
-            Activity.INACTIVE: Condition("Active", "False", "NoTraffic", NO_TRAFFIC, info=True),
-        }[scale.activity]
-        conditions = [active]
-        if failure is not None and not actual:
-            message = f"Container failed with: {failure.message}"
-            conditions += [
-                Condition("ContainerHealthy", "False", failure.reason.value, message),
-                Condition("ResourcesAvailable", "True" if scale.initialized else "Unknown"),
-            ]
-        elif scale.initialized or actual:
-            conditions += [Condition("ContainerHealthy", "True"), Condition("ResourcesAvailable", "True")]
-        else:
-            conditions += [
-                Condition("ContainerHealthy", "Unknown", "Deploying"),
-                Condition("ResourcesAvailable", "Unknown", "Deploying"),
-            ]
-        self._write(revision, conditions, desired=max(scale.desired, running.replicas.want, 0), actual=actual)
-        self._write_autoscaler(key, scale.initialized, active, desired=scale.desired, actual=actual)
-
-    def _write(self, revision: Object, conditions: list[Condition], *, desired: int, actual: int) -> None:
-        before = (revision.get("status") or {}).get("conditions") or ()
-        container = revision["spec"]["containers"][0]
-        status = {
-            "actualReplicas": actual,
-            "desiredReplicas": desired,
-            "observedGeneration": revision["metadata"]["generation"],
-            "conditions": render([*conditions, summary(conditions)], before, rfc3339()),
-            "containerStatuses": [{"name": container.get("name") or "user-container"}],
-        }
-        meta = revision["metadata"]
-        self._store.set_status(kinds.REVISION, meta["namespace"], meta["name"], status)
-
-    def _write_autoscaler(
-        self, key: RevisionKey, initialized: bool, active: Condition, *, desired: int, actual: int
-    ) -> None:
-        present = self._store.get(kinds.POD_AUTOSCALER, *key)
-        if present is None:
-            return
-        active = Condition("Active", active.status, active.reason, active.message)
-        serving = Condition("SKSReady", "True") if actual else Condition("SKSReady", "Unknown", "NotReady")
-        ready = (
-            active if active.status != "True" else Condition("Ready", serving.status, serving.reason, serving.message)
-        )
-        conditions = [
-            active,
-            Condition("Ready", ready.status, ready.reason, ready.message),
-            serving,
-            Condition("ScaleTargetInitialized", "True" if initialized else "Unknown"),
-        ]
-        status = {
-            "actualScale": actual,
-            "desiredScale": desired,
-            "observedGeneration": present["metadata"]["generation"],
-            "serviceName": key.name,
-            "metricsServiceName": f"{key.name}-private",
-            "conditions": render(conditions, (present.get("status") or {}).get("conditions") or (), rfc3339()),
-        }
-        self._store.set_status(kinds.POD_AUTOSCALER, *key, status)
+        scale, actual, now = running.scaler.scale, running.replicas.ready, rfc3339()
+        counts = {"actualReplicas": actual} | ({"desiredReplicas": scale.desired} if scale.desired >= 0 else {})
+        conditions = statuses.running(scale, actual, running.replicas.failure)
+        self._store.set_status(kinds.REVISION, *key, statuses.of_revision(revision, conditions, now, **counts))
+        autoscaler = self._store.get(kinds.POD_AUTOSCALER, *key)
+        if autoscaler is not None:
+            self._store.set_status(kinds.POD_AUTOSCALER, *key, statuses.of_autoscaler(autoscaler, scale, actual, now))

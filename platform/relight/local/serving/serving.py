@@ -20,6 +20,7 @@ from relight.local.serving.pods import Pods
 from relight.local.serving.revisions import Revisions
 from relight.local.serving.router import Router
 from relight.local.serving.routes import Routes
+from relight.local.serving.tracing import DecisionLog
 from relight.local.serving.types import RevisionKey
 from relight.wire.http import Response
 
@@ -53,7 +54,8 @@ class Serving:
         self.routes = Routes()
         self.urls = Urls(base_url)
         self.gates = Gates(self._wake)
-        self._autoscaler = Autoscaler()
+        self._trace = DecisionLog(settings.trace_decisions) if settings.trace_decisions else None
+        self._autoscaler = Autoscaler(self._trace.write if self._trace else None)
         self._controllers = Controllers(
             store, self.routes, self.urls, tasks, revision_changed=lambda *key: self._revisions.mark(*key)
         )
@@ -84,6 +86,8 @@ class Serving:
         self._revisions.wake(key)
 
     async def start(self, listener: socket.socket) -> None:
+        if self._trace is not None:
+            self._trace.open()
         self.pods.forget_old()
         self._launcher.prepare(())
         self._revisions.start()
@@ -95,6 +99,8 @@ class Serving:
         await self.router.stop()
         await self._revisions.stop()
         await self._launcher.stop()
+        if self._trace is not None:
+            self._trace.close()
 
 
 def function_environ(settings: Settings, base_url: str) -> Mapping[str, str]:

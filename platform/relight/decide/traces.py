@@ -1,0 +1,80 @@
+"""Decisions as they were made, so that they can be made again: a record per decision, in plain values.
+
+A record holds everything that ``decide`` and ``last_step`` were given and what they answered. ``differences`` makes the
+decision again and says where the answer is another one: a log of a running platform is thereby a test of the rules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from relight.decide import last_step as steps
+from relight.decide import scaling
+from relight.decide.last_step import UNKNOWN, Activity, ScaleTarget, Step
+from relight.decide.scaling import Decision, Observation, RevisionScaling, ScalerState
+from relight.decide.windows import MaxWindow
+
+FORMAT = 1
+
+
+def document(
+    revision: str,
+    now: float,
+    spec: RevisionScaling,
+    state: ScalerState,
+    seen: Observation,
+    decision: Decision,
+    after: ScalerState,
+    target: ScaleTarget,
+    step: Step,
+) -> dict[str, Any]:
+    """One record, of values that JSON can hold."""
+    return {
+        "format": FORMAT,
+        "revision": revision,
+        "now": now,
+        "spec": dataclasses.asdict(spec),
+        "state": dataclasses.asdict(state),
+        "observation": dataclasses.asdict(seen),
+        "decision": dataclasses.asdict(decision),
+        "after": dataclasses.asdict(after),
+        "target": dataclasses.asdict(target) | {"activity": target.activity.value},
+        "step": dataclasses.asdict(step) | {"activity": step.activity.value},
+    }
+
+
+def differences(record: Mapping[str, Any]) -> list[str]:
+    """What would be decided otherwise today; empty where nothing would. ValueError for another format."""
+    if record["format"] != FORMAT:
+        raise ValueError(f"expected a decision of format {FORMAT}, got {record['format']!r}")
+    spec, now = RevisionScaling(**record["spec"]), record["now"]
+    decision, after = scaling.decide(spec, _state(record["state"]), Observation(**record["observation"]), now)
+    target = ScaleTarget(**{**record["target"], "activity": Activity(record["target"]["activity"])})
+    step = steps.last_step(spec, target, decision.desired if decision.valid else UNKNOWN, now)
+    again = {
+        "decision": dataclasses.asdict(decision),
+        "after": dataclasses.asdict(after),
+        "step": dataclasses.asdict(step) | {"activity": step.activity.value},
+    }
+    return [
+        f"{record['revision']} at {now}: {part}.{name}: was {record[part][name]!r}, is {value!r}"
+        for part, fields in again.items()
+        for name, value in fields.items()
+        if _plain(record[part][name]) != _plain(value)
+    ]
+
+
+def _state(given: Mapping[str, Any]) -> ScalerState:
+    delay = given["delay"]
+    if delay is not None:
+        delay = MaxWindow(delay["length"], delay["granularity"], tuple((at, value) for at, value in delay["entries"]))
+    return ScalerState(given["panic_since"], given["max_panic_pods"], delay)
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as the lists that JSON makes of them."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
