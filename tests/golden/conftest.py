@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from golden.shuffling import SEED
 from kubekit import api, raw, running
-from shuffling import SEED
 
 __all__ = ["api", "raw", "running"]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from golden.shuffling import Draw, Renaming, recorded, seeded, varied, word
 from kubekit import Running
-from shuffling import Draw, Renaming, recorded, seeded, varied, word
 
 from relight.local.kube import kinds
 from relight.local.kube.store import ObjectStore

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden.shuffling import recorded, seeded, word
+from golden.watching import Watched, shown, states, watch
 from kit import make_function
-from shuffling import recorded, seeded, word
-from watching import Watched, shown, states, watch
 
 from relight.net.kube import Kube
 from relight.testing.platform import RunningPlatform, running_platform

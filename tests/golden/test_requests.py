@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from golden.shuffling import Renaming, recorded, seeded
 from kubekit import Running
-from shuffling import Renaming, recorded, seeded
 
 from relight.local.kube import kinds
 from relight.local.kube.store import ObjectStore

@@ -305,3 +305,24 @@ def test_the_same_name_right_after_its_deletion(stack: RunningPlatform, tmp_path
     made = ready(stack, "again", "again-00001")
     assert made["metadata"]["uid"] != old["metadata"]["uid"]
     assert asked(url, 5) == {"two": 5}
+
+
+def test_what_the_command_line_shows(stack: RunningPlatform, tmp_path: Path) -> None:
+    quick = "autoscaling.knative.dev/window: 6s"
+    kubectl(stack, "apply", "-f", "-", stdin=manifest("shown", versioned(tmp_path, "shown", "one"), quick))
+    url = ready(stack, "shown")["status"]["url"]
+    kubectl(stack, "wait", "revision/shown-00001", "--for=jsonpath={.status.actualReplicas}=0", "--timeout=40s")
+    assert asked(url) == {"one": 1}
+    everything = stack.relight("get", "all").stdout
+    for name in ("service.serving.knative.dev/shown", "revision.serving.knative.dev/shown-00001", "pod/shown-00001-"):
+        assert name in everything
+    names = stack.relight("get", "all", "-o", "name").stdout.split()
+    assert "route.serving.knative.dev/shown" in names
+    assert "no resources found" in stack.relight("get", "all", "-n", "knative-eventing").stderr
+    told = stack.relight("describe", "revision", "shown-00001").stdout
+    heading, columns, row = told[told.index("cold starts (ms):") :].splitlines()[:3]
+    assert columns.split() == ["AT", "TOTAL", "HOLD", "FORK", "IMPORT", "FETCH", "LOAD", "WARMUP", "FIRST_ANSWER"]
+    total, *phases = map(int, row.split()[1:])
+    assert abs(total - sum(phases)) <= len(phases), "they add up, but for rounding"
+    assert heading == "cold starts (ms):"
+    assert max(map(len, (columns, row))) <= 100

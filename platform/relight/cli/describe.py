@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from relight.cli.tables import tree
 from relight.cli.target import Context, Kubeconfig, Namespace
 
 _NOISE = ("managedFields", "selfLink")
+_COLD_START = "relight.dev/cold-start"
 
 
 def command(
@@ -50,9 +52,30 @@ def print_description(value: dict[str, Any], events: list[dict[str, Any]]) -> No
             ("type", "status", "reason", "message"),
             [[one.get(key, "") for key in ("type", "status", "reason", "message")] for one in conditions],
         )
+    cold_starts = [one for one in events if one.get("reason") == "ColdStart"]
+    if cold_starts:
+        _print_cold_starts(cold_starts)
+    events = [one for one in events if one not in cold_starts]
     if events:
         print("\nevents:")
         print_table(
             ("type", "reason", "count", "message"),
             [[one.get(key, "") for key in ("type", "reason", "count", "message")] for one in events],
         )
+
+
+def _print_cold_starts(events: list[dict[str, Any]]) -> None:
+    """Cold starts of a revision by phase, the newest last; milliseconds."""
+    print("\ncold starts (ms):")
+    rows, phases = [], list[str]()
+    for event in sorted(events, key=lambda one: one.get("lastTimestamp") or ""):
+        try:
+            cold = json.loads((event["metadata"].get("annotations") or {})[_COLD_START])
+        except (KeyError, ValueError):
+            continue
+        phases = phases or list(cold["phases"])
+        rows.append([event.get("lastTimestamp", ""), cold["total"], *(cold["phases"].get(name, 0) for name in phases)])
+    print_table(
+        ("at", "total", *phases),
+        [[at, *(f"{seconds * 1000:.0f}" for seconds in numbers)] for at, *numbers in rows],
+    )

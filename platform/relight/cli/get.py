@@ -6,14 +6,17 @@ from typing import Annotated
 
 import typer
 
-from relight.cli.kube import connect
+from relight.cli.kube import Connection, connect
 from relight.cli.output import note
 from relight.cli.tables import Format, print_objects, print_server_table
 from relight.cli.target import Context, Kubeconfig, Namespace
 
+CATEGORIES = ("all", "knative", "serving", "eventing", "sources", "channel")
+"""Names of kinds that are many kinds; discovery says which."""
+
 
 def command(
-    kind: Annotated[str, typer.Argument(help="Such as ksvc, revision, trigger, broker, pod.")],
+    kind: Annotated[str, typer.Argument(help="Such as ksvc, revision, trigger, broker, pod; or all.")],
     name: Annotated[str | None, typer.Argument(help="One object.", show_default=False)] = None,
     output: Annotated[Format, typer.Option("-o", "--output", help="How to print.")] = "table",
     selector: Annotated[
@@ -29,9 +32,13 @@ def command(
     \b
     relight get ksvc
     relight get revision hello-00001 -o yaml
+    relight get all
     """
 
     with connect(kubeconfig, context, namespace) as link:
+        if name is None and kind.lower() in CATEGORIES:
+            _print_category(link, kind, output, selector or "", everywhere=all_namespaces)
+            return
         resource = link.kube.resource(kind)
         where = None if all_namespaces or not resource.namespaced else link.namespace
         if output in ("table", "wide"):
@@ -49,3 +56,28 @@ def command(
             # Items of a list do not say what they are; each on its own does.
             kind_of = {"apiVersion": resource.api_version, "kind": resource.kind}
             print_objects([kind_of | item for item in found["items"]], output, one=False)
+
+
+def _print_category(link: Connection, category: str, output: Format, labels: str, *, everywhere: bool) -> None:
+    """Every kind of a category that has objects: tables one below the other, or all objects in one list."""
+    objects: list[dict[str, object]] = []
+    printed = False
+    for resource in link.kube.category(category):
+        where = None if everywhere or not resource.namespaced else link.namespace
+        if output in ("table", "wide"):
+            table = link.kube.table(resource, where, labels=labels)
+            for row in table.get("rows") or ():
+                row["cells"][0] = f"{resource}/{row['cells'][0]}"
+            if table.get("rows"):
+                if printed:
+                    print()
+                print_server_table([table], wide=output == "wide", namespaces=everywhere and resource.namespaced)
+                printed = True
+        else:
+            found = link.kube.list(resource.api_version, resource.kind, where, labels=labels, everywhere=everywhere)
+            kind_of = {"apiVersion": resource.api_version, "kind": resource.kind}
+            objects += [kind_of | item for item in found["items"]]
+    if output not in ("table", "wide"):
+        print_objects(objects, output, one=False)
+    elif not printed:
+        note("no resources found" + ("" if everywhere else f" in namespace {link.namespace}"))

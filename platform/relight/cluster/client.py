@@ -26,6 +26,7 @@ class Resource:
     namespaced: bool
     names: frozenset[str]
     """All names it goes by, in lower case."""
+    categories: frozenset[str] = frozenset()
 
     @property
     def group(self) -> str:
@@ -64,6 +65,11 @@ class Client(kube.Kube):
         order = {group: at for at, group in enumerate(_PREFERRED)}
         return min(found, key=lambda resource: order.get(resource.group, len(order)))
 
+    def category(self, text: str) -> list[Resource]:
+        """The kinds of a category such as ``all`` or ``knative``, by group and name; none where that is no category."""
+        found = [resource for resource in self._resources() if text.lower() in resource.categories]
+        return sorted(found, key=lambda resource: (resource.group, resource.plural))
+
     def table(
         self, resource: Resource, namespace: str | None, *, name: str | None = None, labels: str = ""
     ) -> dict[str, Any]:
@@ -83,7 +89,12 @@ class Client(kube.Kube):
                 continue  # a subresource
             names = {entry["name"], entry["kind"].lower(), entry.get("singularName"), *(entry.get("shortNames") or ())}
             yield Resource(
-                version, entry["kind"], entry["name"], entry["namespaced"], frozenset(name for name in names if name)
+                version,
+                entry["kind"],
+                entry["name"],
+                entry["namespaced"],
+                frozenset(name for name in names if name),
+                frozenset(entry.get("categories") or ()),
             )
 
     def _get(self, path: str, query: Mapping[str, str], accept: str) -> dict[str, Any]:
