@@ -9,8 +9,8 @@ from typing import Literal, Protocol
 
 from relight.wire.tensors import Array, TensorSpec
 
-Kind = Literal["KIND_AUTO", "KIND_CPU", "KIND_GPU"]
-"""Of an ``instance_group``, as Triton names them."""
+Kind = Literal["auto", "gpu", "cpu", "model"]
+"""Of an ``instance_group``, as in KIND_AUTO. ``model``, which leaves it to the model, is taken for ``auto``."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Declared:
 
     inputs: Sequence[TensorSpec] = ()
     outputs: Sequence[TensorSpec] = ()
-    kind: Kind = "KIND_AUTO"
+    kind: Kind = "auto"
     gpus: Sequence[int] = ()
     """Which GPUs this instance may use; the first one is taken. Empty: the first that is visible."""
     accelerators: Sequence[str] = ()

@@ -93,7 +93,7 @@ def _on_gpu(path: Path, place: Placement, declared: Declared, cache: Path | None
     used = native.get_providers()[0]
     if used == CPU:
         lacks = f"{place.engine} could not start (its libraries, or the driver): see ONNX Runtime's own lines above"
-        if declared.kind == "KIND_GPU":
+        if declared.kind == "gpu":
             raise PlatformError(f"{path}: instance_group asks for KIND_GPU, and {lacks}")
         log.warning("model.fallback model=%s: %s; it runs on the processor", path, lacks)
         place = Placement("cpu", CPU, place.threads, lacks)
@@ -186,12 +186,17 @@ class OnnxSession:
             log.warning("session.not_improved model=%s error=%s: the first session stays", self._path, error)
 
 
+def save_graph(path: Path, folder: Path) -> None:
+    """Write the graph as ONNX Runtime optimises it for this processor, weights beside it to be mapped into memory."""
+    _create(path, threads=1, save=folder)
+
+
 def _save(path: Path, graphs: Graphs, feed: dict[str, Array], plain_load: float, plain_run: float) -> None:
     """Save the optimised graph, measure it as a cold start would use it, and publish it with the measurement."""
     with graphs.building() as part:
         if part is None:
             return
-        _create(path, threads=1, save=part)
+        save_graph(path, part)
         begun = time.perf_counter()
         native = _create(part / GRAPH, threads=1, optimise=False, prepack=False)
         loaded = time.perf_counter()

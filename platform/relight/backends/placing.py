@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relight.backends.base import Declared, Placement
-from relight.base.errors import BadInput, PlatformError
+from relight.base.errors import PlatformError
 
 CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
 
@@ -16,8 +16,7 @@ def on_onnxruntime(declared: Declared, available: Sequence[str], gpus: int, thre
     TensorRT builds an engine when a model is first opened, which takes minutes: it is used where it is asked for by
     name, never because it happens to be there.
     """
-    _check_kind(declared)
-    if declared.kind == "KIND_CPU":
+    if declared.kind == "cpu":
         return Placement("cpu", CPU, threads, "instance_group asks for KIND_CPU")
     lacks = None
     if CUDA not in available:
@@ -36,8 +35,7 @@ def on_onnxruntime(declared: Declared, available: Sequence[str], gpus: int, thre
 
 def on_torch(declared: Declared, cuda: bool, gpus: int, threads: int) -> Placement:
     """The device of PyTorch to use; ``cuda``: what ``torch.cuda.is_available()`` says, ``gpus`` how many it has."""
-    _check_kind(declared)
-    if declared.kind == "KIND_CPU":
+    if declared.kind == "cpu":
         return Placement("cpu", "torch", threads, "instance_group asks for KIND_CPU")
     if not cuda or gpus == 0:
         return _without_gpu(declared, "torch", threads, "PyTorch sees no GPU here, or was built without CUDA")
@@ -47,8 +45,7 @@ def on_torch(declared: Declared, cuda: bool, gpus: int, threads: int) -> Placeme
 
 def on_tensorrt(declared: Declared, gpus: int) -> Placement:
     """The GPU to use: a plan runs nowhere else."""
-    _check_kind(declared)
-    if declared.kind == "KIND_CPU":
+    if declared.kind == "cpu":
         raise PlatformError("instance_group asks for KIND_CPU, and a TensorRT plan runs on a GPU only")
     if gpus == 0:
         raise PlatformError("a TensorRT plan needs a GPU, and none is visible here")
@@ -57,7 +54,7 @@ def on_tensorrt(declared: Declared, gpus: int) -> Placement:
 
 
 def _without_gpu(declared: Declared, engine: str, threads: int, lacks: str) -> Placement:
-    if declared.kind == "KIND_GPU":
+    if declared.kind == "gpu":
         raise PlatformError(f"instance_group asks for KIND_GPU, and {lacks}")
     return Placement("cpu", engine, threads, lacks)
 
@@ -66,10 +63,5 @@ def _gpu(declared: Declared, gpus: int) -> tuple[str, str]:
     number = declared.gpus[0] if declared.gpus else 0
     if not 0 <= number < gpus:
         raise PlatformError(f"instance_group asks for GPU {number}, and {gpus} are visible here, numbered from 0")
-    asked = "instance_group asks for KIND_GPU" if declared.kind == "KIND_GPU" else "a GPU is visible"
+    asked = "instance_group asks for KIND_GPU" if declared.kind == "gpu" else "a GPU is visible"
     return f"cuda:{number}", asked
-
-
-def _check_kind(declared: Declared) -> None:
-    if declared.kind not in ("KIND_AUTO", "KIND_CPU", "KIND_GPU"):
-        raise BadInput(f"instance_group: {declared.kind!r} is not acted on; expected KIND_AUTO, KIND_CPU or KIND_GPU")
