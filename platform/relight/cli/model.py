@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from relight.store.repository import Repository
 
 command = typer.Typer(
-    help="Push models to the repository, list them, make them smaller or quicker.",
+    help="Push models, list them, make them smaller or quicker.",
     rich_markup_mode=None,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
