@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from needing import need
 
 from relight.backends.graphs import SHIPPED, Graphs
 from relight.backends.onnxruntime import OnnxRuntime, library
@@ -22,7 +23,7 @@ from relight.cli.main import main
 from relight.store.repository import Repository
 from relight.wire.tensors import Array, TensorSpec
 
-onnx: Any = pytest.importorskip("onnx", reason="onnx (relight[optimize]) is not installed")
+onnx = need("onnx", "optimize")
 
 RANDOM = np.random.default_rng(5)
 ROWS = RANDOM.uniform(-1, 1, (40, 16)).astype(np.float32)
@@ -162,7 +163,7 @@ def test_a_missing_package_names_the_extra(folder: Path, rows: Path, tmp_path: P
 
 
 def test_torchscript_in_int8(rows: Path, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch (relight[torch]) is not installed")
+    torch = need("torch", "torch")
     torch.manual_seed(1)
     module = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4)).eval()
     (folder := tmp_path / "version").mkdir()

@@ -16,14 +16,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from needing import need
 
 from relight.backends.base import Declared
 from relight.backends.torch import Torch
 from relight.base.errors import BadInput, CorruptWeights, Failed, MissingWeights, PlatformError, RelightError
 from relight.wire.tensors import TensorSpec
 
-torch: Any = pytest.importorskip("torch", reason="PyTorch (relight[torch]) is not installed")
-safetensors_torch: Any = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+torch = need("torch", "torch")
+safetensors_torch = need("safetensors.torch", "torch")
 
 DECLARED = Declared(
     inputs=[TensorSpec("INPUT__0", "FP32", (-1, 4))],
