@@ -167,12 +167,14 @@ class OnnxSession:
         return dict(zip(self._names, results, strict=True))
 
     def settle(self) -> None:
+        """Wait until the session for steady work is in place; at once where nothing has run yet."""
         if self._behind is not None:
             self._behind.join()
 
     def close(self) -> None:
         self._closed = True
-        self.settle()
+        if self._behind is not None:
+            self._behind.join()
         self._native = None
 
     def _improve(self, feed: dict[str, Array], first_run: float) -> None:
