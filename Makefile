@@ -51,8 +51,8 @@ $(VENV)/.run: $(BIN)/python platform/pyproject.toml
 	@echo "[4/4] ready"
 
 $(VENV)/.dev: $(VENV)/.run
-	@echo "installing what the tests need"
-	@$(PIP) --editable './platform[onnx,flask,retrieval,local,demo,dev]'
+	@echo "installing what the tests need, PyTorch among it (about a minute the first time)"
+	@$(PIP) --editable './platform[onnx,torch,optimize,flask,retrieval,local,demo,dev]'
 	@touch $@
 
 clean:

@@ -40,6 +40,7 @@ COMMANDS = (
     Command("down", "relight.cli.down", "Stop local mode.", _MACHINE),
     Command("status", "relight.cli.status", "Show what runs, and where.", _MACHINE),
     Command("demo", "relight.cli.demo", "Run the retrieval demo, from zero to answers.", _MACHINE),
+    Command("doctor", "relight.cli.doctor", "Show what this machine has, and what is not verified.", _MACHINE),
     Command("version", "relight.cli.version", "Show the version of relight.", _MACHINE),
     Command("new", "relight.cli.new", "Write the folder of a new function.", _FUNCTIONS),
     Command("deploy", "relight.cli.deploy", "Deploy a function's folder and wait until it is ready.", _FUNCTIONS),
@@ -49,7 +50,7 @@ COMMANDS = (
     Command("get", "relight.cli.get", "List objects of a kind, or show one.", _OBJECTS),
     Command("describe", "relight.cli.describe", "Show one object with its conditions and events.", _OBJECTS),
     Command("delete", "relight.cli.delete", "Delete objects.", _OBJECTS),
-    Command("model", "relight.cli.model", "Push models to the repository, and list them.", _MODELS),
+    Command("model", "relight.cli.model", "Push models, list them, make them smaller or quicker.", _MODELS),
     Command("events", "relight.cli.events", "Send events to a broker.", _MODELS),
 )
 

@@ -1,4 +1,4 @@
-"""``relight model``: the model repository."""
+"""``relight model``: the model repository. ``optimize`` is in ``optimizing``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from relight.base.errors import NotFound
 from relight.base.settings import Settings
+from relight.cli import optimizing
 from relight.cli.output import Format, note, print_json, print_table
 from relight.cli.state import find_platform
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from relight.store.repository import Repository
 
 command = typer.Typer(
-    help="Push models to the repository, and list them.",
+    help="Push models, list them, make them smaller or quicker.",
     rich_markup_mode=None,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
@@ -92,6 +93,9 @@ def versions(
         ("version", "files", "size"),
         [(version, len(files), format_bytes(sum(file.size for file in files))) for version, files in rows],
     )
+
+
+optimizing.add(command)
 
 
 def open_repository(uri: str | None = None) -> Repository:
