@@ -11,7 +11,7 @@ from typing import Any
 
 from relight.base.errors import Failed, LoadFailed, NotFound, NotReady, RelightError
 from relight.runtime import endpoints, loader
-from relight.runtime.batcher import Batcher
+from relight.runtime.catalogue import Catalogue, Sole
 from relight.runtime.context import FunctionSettings
 from relight.runtime.function import Function
 from relight.runtime.lifecycle import Lifecycle, Listener, State
@@ -45,7 +45,7 @@ class Engine:
         self.metrics = Metrics(self._queued)
         self._source = source
         self._function: Function | None = None
-        self._batcher: Batcher | None = None
+        self._models: Catalogue | None = None
         self._workers: Workers | None = None
         self._admits = True
 
@@ -70,10 +70,10 @@ class Engine:
         self.refuse()
         if not self.lifecycle.move(State.STOPPED, "stopped"):
             return
-        for part in (self._batcher, self._workers):
+        for part in (self._models, self._workers):
             if part is not None:
                 part.stop(STOP_TIMEOUT)
-        if self._function is not None:
+        if isinstance(self._function, Step):
             self._unload(self._function)
 
     def listen(self, listener: Listener) -> None:
@@ -106,7 +106,7 @@ class Engine:
         self._function = function
         name = function.context.name
         if isinstance(function, Model):
-            self._batcher = Batcher(name, function.compute, self.settings.queue_limit)
+            self._models = Sole(function, self.settings.queue_limit)
             self._workers = Workers(f"{name}-events", EVENT_THREADS, self.settings.queue_limit)
         elif isinstance(function, Step):
             self._workers = Workers(f"{name}-step", function.concurrency, self.settings.queue_limit)
@@ -127,7 +127,7 @@ class Engine:
         self.metrics.part(part, seconds)
 
     def _queued(self) -> int:
-        parts = (self._batcher, self._workers)
+        parts = (self._models, self._workers)
         return sum(part.queued for part in parts if part is not None)
 
     # What endpoints ask for.
@@ -146,18 +146,12 @@ class Engine:
         return function
 
     @property
-    def model(self) -> Model:
-        """The function as a model; NotFound where it is a step."""
+    def models(self) -> Catalogue:
+        """The models that are served; NotFound where the function is a step."""
         function = self.function
-        if not isinstance(function, Model):
+        if self._models is None:
             raise NotFound(f"{function.context.name!r} is a step and serves no model")
-        return function
-
-    @property
-    def batcher(self) -> Batcher:
-        self.model  # noqa: B018  raises where there is none
-        assert self._batcher is not None
-        return self._batcher
+        return self._models
 
     @property
     def workers(self) -> Workers:
