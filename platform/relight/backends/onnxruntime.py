@@ -103,6 +103,11 @@ class OnnxSession:
             self._behind.start()
         return dict(zip(self._names, results, strict=True))
 
+    def settle(self) -> None:
+        """Wait until the session for steady work is in place; at once where nothing has run yet."""
+        if self._behind is not None:
+            self._behind.join()
+
     def close(self) -> None:
         self._closed = True
         if self._behind is not None:

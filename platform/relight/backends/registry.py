@@ -22,6 +22,8 @@ class Kind:
     files: tuple[str, ...]
     place: str
     """``module:class`` of the backend."""
+    library: str
+    """What the backend imports to work."""
 
     def backend(self) -> Backend:
         module, _, name = self.place.partition(":")
@@ -35,18 +37,21 @@ KINDS = (
         frozenset({"onnxruntime_onnx", "onnxruntime"}),
         ("model.onnx",),
         "relight.backends.onnxruntime:OnnxRuntime",
+        "onnxruntime",
     ),
     Kind(
         "pytorch_libtorch",
         frozenset({"pytorch_libtorch", "pytorch"}),
         ("model.pt", "model.pt2", "model.safetensors"),
         "relight.backends.torch:Torch",
+        "torch",
     ),
     Kind(
         "tensorrt_plan",
         frozenset({"tensorrt_plan", "tensorrt"}),
         ("model.plan",),
         "relight.backends.tensorrt:TensorRT",
+        "tensorrt",
     ),
 )
 

@@ -17,7 +17,9 @@ from relight.runtime.function import Function
 from relight.runtime.lifecycle import Lifecycle, Listener, State
 from relight.runtime.metrics import Metrics
 from relight.runtime.model import Model
+from relight.runtime.modelserver import ModelServer
 from relight.runtime.pending import Pending, Waiting
+from relight.runtime.residents import Residents
 from relight.runtime.step import Step
 from relight.runtime.timeline import Timeline
 from relight.runtime.workers import RETRY_AFTER, Workers
@@ -46,6 +48,7 @@ class Engine:
         self._source = source
         self._function: Function | None = None
         self._models: Catalogue | None = None
+        self._behind: Residents | None = None
         self._workers: Workers | None = None
         self._admits = True
 
@@ -70,10 +73,11 @@ class Engine:
         self.refuse()
         if not self.lifecycle.move(State.STOPPED, "stopped"):
             return
-        for part in (self._models, self._workers):
+        # A step's threads use its models, and a model's threads wait for it.
+        for part in (self._models, self._workers, self._behind):
             if part is not None:
                 part.stop(STOP_TIMEOUT)
-        if isinstance(self._function, Step):
+        if self._function is not None and not isinstance(self._function, Model):
             self._unload(self._function)
 
     def listen(self, listener: Listener) -> None:
@@ -108,8 +112,16 @@ class Engine:
         if isinstance(function, Model):
             self._models = Sole(function, self.settings.queue_limit)
             self._workers = Workers(f"{name}-events", EVENT_THREADS, self.settings.queue_limit)
+        elif isinstance(function, ModelServer):
+            self._models = function.residents
+            self._behind = function.residents
+            self._workers = Workers(f"{name}-events", EVENT_THREADS, self.settings.queue_limit)
         elif isinstance(function, Step):
+            self._behind = function.models.residents
             self._workers = Workers(f"{name}-step", function.concurrency, self.settings.queue_limit)
+        if self._behind is not None:
+            self.metrics.registry.register(self._behind)
+            self._behind.watch()
         self.metrics.loaded(self.timeline.phases)
         if self.lifecycle.move(State.READY):
             log.info("load.done %s", " ".join(f"{k}={v:.3f}" for k, v in self.timeline.phases.items()))

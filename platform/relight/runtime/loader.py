@@ -35,6 +35,7 @@ def load(
     function.context = _context(function, settings, fetched, files, report)
     timeline.mark("fetch")
     timeline.enter("load")
+    function.prepare(settings)
     function.load()
     timeline.mark("load")
     timeline.enter("warmup")

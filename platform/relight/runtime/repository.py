@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from relight.backends import registry
 from relight.backends.base import Session
+from relight.backends.registry import Kind
 from relight.base.errors import BadInput, MissingWeights, Problem
 from relight.runtime import warming
 from relight.runtime.model import Model
@@ -32,9 +34,8 @@ class RepositoryModel(Model):
         if context.files is None:
             raise MissingWeights(f"the model {context.model!r} has no folder of weights")
         config = self.configuration()
-        present = {path.name for path in context.files.iterdir() if path.is_file()}
-        kind = registry.kind_of(config.platform, config.backend, present)
-        name = config.filename or self.file or registry.file_of(kind, present)
+        kind = self.kind(config)
+        name = config.filename or self.file or registry.file_of(kind, self._present())
         threads = config.parameters.get("intra_op_thread_count", "0")
         if not threads.isdecimal():
             message = f"expected a number of threads, got {threads!r}"
@@ -51,13 +52,25 @@ class RepositoryModel(Model):
                 param=problems[0].path,
                 problems=problems,
             )
-        self.config = config
+        # As Triton completes it: what was found is said.
+        platform = config.platform or kind.platform
+        self.config = replace(config, name=context.model, platform=platform, backend=kind.library, filename=name)
         self.platform = kind.platform
         self.inputs, self.outputs = config.input_specs(), config.output_specs()
         if not type(self).max_batch_size:
             self.max_batch_size = config.max_batch_size
         self._reshaped_inputs = _reshaped(config.inputs)
         self._reshaped_outputs = _reshaped(config.outputs)
+
+    def kind(self, config: ModelConfig | None = None) -> Kind:
+        """Which backend's the model is, by its configuration or its files."""
+        config = config or self.configuration()
+        return registry.kind_of(config.platform, config.backend, self._present())
+
+    def _present(self) -> set[str]:
+        if self.context.files is None:
+            raise MissingWeights(f"the model {self.context.model!r} has no folder of weights")
+        return {path.name for path in self.context.files.iterdir() if path.is_file()}
 
     def configuration(self) -> ModelConfig:
         """What ``config.pbtxt`` says, before it is completed by the file. Each field not acted on is a warning."""

@@ -76,20 +76,22 @@ def decode(text: bytes, name: str) -> Decoded:
         raise BadInput(f"{FILE} of model {name!r} is not UTF-8: {error.reason} at byte {error.start}") from None
     except text_format.ParseError as error:
         raise BadInput(f"{FILE} of model {name!r}, {_where(error)}") from None
-    return _decoded(message, name, FILE)
+    return _decoded(message, name)
 
 
-def decode_json(text: str | bytes, name: str) -> Decoded:
-    """The same from JSON, as the load endpoint's parameter ``config`` has it."""
+def from_json(text: str, name: str) -> bytes:
+    """A ``config.pbtxt`` from JSON, as the load endpoint's parameter ``config`` has it. BadInput as ``decode``."""
     schema, json_format = _schema(), _protobuf("google.protobuf.json_format")
     try:
         message = json_format.Parse(text, schema.ModelConfig())
     except json_format.ParseError as error:
         raise BadInput(f"the configuration given for model {name!r}: {error}", param="parameters.config") from None
-    return _decoded(message, name, "the configuration given")
+    written: str = _protobuf("google.protobuf.text_format").MessageToString(message)
+    decode(written.encode(), name)
+    return written.encode()
 
 
-def _decoded(message: Any, name: str, what: str) -> Decoded:
+def _decoded(message: Any, name: str) -> Decoded:
     config = _config(message)
     problems = list(_refused(message)) + modelconfig.checked(config)
     if config.name not in ("", name):
@@ -97,7 +99,7 @@ def _decoded(message: Any, name: str, what: str) -> Decoded:
     for index, (warmup, read) in enumerate(zip(message.model_warmup, config.warmups, strict=True)):
         problems += _undecided(f"model_warmup[{index}]", warmup, read)
     if problems:
-        message = f"{what} of model {name!r}: {'; '.join(map(str, problems))}"
+        message = f"{FILE} of model {name!r}: {'; '.join(map(str, problems))}"
         raise BadInput(message, param=problems[0].path, problems=problems)
     warnings = tuple(f"{path} is not acted on" for path in _ignored(message, _ACTED_ON, ""))
     return Decoded(config, warnings)

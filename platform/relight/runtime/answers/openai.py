@@ -41,7 +41,7 @@ def embeddings(engine: Engine, request: Request, parameters: Mapping[str, str]) 
     def work(served: Served) -> Waiting:
         tensors = served.model.openai_embeddings
         if tensors is None:
-            raise NotFound(f"the model {served.name!r} makes no embeddings", param="model")
+            raise NotFound(f"the model {served.name!r} makes no embeddings")
         return _embed(served, tensors, asked)
 
     return models.use(asked.model, None, work)
