@@ -44,7 +44,7 @@ def admit(key: str, needed: int, budget: int, held: Sequence[Held]) -> Admitted 
     in_use = sum(model.bytes for model in held)
     kept = sum(model.bytes for model in held if model.kept)
     if kept + needed > budget:
-        told = f"{key} needs {_bytes(needed)}, the budget is {_bytes(budget)} and {_bytes(in_use)} are in use"
+        told = f"{key}: it needs {_bytes(needed)}, the budget is {_bytes(budget)} and {_bytes(in_use)} are in use"
         if kept:
             names = ", ".join(model.key for model in held if model.kept)
             told += f", {_bytes(kept)} of it by {names}, which serves until the new version is ready"

@@ -47,8 +47,8 @@ class Known:
     unloaded: bool = False
     """Somebody unloaded it by name: no request brings it back."""
     evictions: int = 0
-    seen: str = ""
-    """The repository's files of it when they were last looked at, as one digest."""
+    seen: str | None = None
+    """The repository's files of it when they were last looked at, as one digest; None: they never were."""
 
 
 class Copies:

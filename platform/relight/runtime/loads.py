@@ -272,13 +272,13 @@ class Loads:
                 try:
                     self._load(fetch)
                 except Exception as error:
-                    self._remember((name, fetch.version), _told(name, error))
+                    self._remember((name, fetch.version), told(name, error))
                     raise
             self._let_go(leaving, "no longer served by the repository")
             done.set_result(None)
         except Exception as error:
             log.warning(
-                "model.not_reloaded model=%s error=%s: what was served is served on", name, _told(name, error).message
+                "model.not_reloaded model=%s error=%s: what was served is served on", name, told(name, error).message
             )
             done.set_exception(error)
         finally:
@@ -298,15 +298,15 @@ class Loads:
             before = self.copies.publish(copy)
         except Exception as error:
             fetch.fetched.close()
-            self.copies.note(fetch.name, fetch.version, _told(fetch.name, error).message)
+            self.copies.note(fetch.name, fetch.version, told(fetch.name, error).message)
             self._loaded(fetch.name, "failed")
             raise
         finally:
             with self.copies.changed:
                 self.copies.known(fetch.name).loading.discard(fetch.version)
         self._loaded(fetch.name, "loaded")
-        told = " ".join(f"{phase}={seconds:.3f}" for phase, seconds in phases.items())
-        log.info("model.loaded model=%s bytes=%d %s", fetch.key, needed, told)
+        spent = " ".join(f"{phase}={seconds:.3f}" for phase, seconds in phases.items())
+        log.info("model.loaded model=%s bytes=%d %s", fetch.key, needed, spent)
         if before is not None and before.users == 0:
             self._dispose(before, UNLOAD_TIMEOUT)
         return copy
@@ -375,13 +375,13 @@ class Loads:
             done.set_exception(error)
 
     def _failed(self, coming: _Coming, version: int | None, error: Exception) -> None:
-        told = _told(coming.name, error)
-        if not isinstance(told, NotFound | NotReady):
+        reason = told(coming.name, error)
+        if not isinstance(reason, NotFound | NotReady):
             log.warning("model.not_loaded model=%s version=%s", coming.name, version, exc_info=error)
-        self._remember(coming.key, told)
+        self._remember(coming.key, reason)
         if version is not None:
-            self._remember((coming.name, version), told)
-        self._settle(coming, error=told)
+            self._remember((coming.name, version), reason)
+        self._settle(coming, error=reason)
 
     def _remember(self, key: tuple[str, int | None], error: RelightError) -> None:
         if isinstance(error, _PASSING):
@@ -423,7 +423,7 @@ def unloaded(name: str) -> NotReady:
     return NotReady(f"model {name!r} was unloaded; POST /v2/repository/models/{name}/load loads it again")
 
 
-def _told(name: str, error: Exception) -> RelightError:
+def told(name: str, error: Exception) -> RelightError:
     """What may be told to who waits: the mistakes of a configuration are not those of a request."""
     if isinstance(error, _TOLD_AS_THEY_ARE):
         return error

@@ -12,15 +12,16 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from relight.base.errors import Deadline, NotFound, RelightError
+from relight.base.errors import BadInput, Deadline, NotFound, RelightError
 from relight.runtime import changes
 from relight.runtime.catalogue import Entry, Work, settled
 from relight.runtime.context import FunctionSettings
 from relight.runtime.copies import Copy
-from relight.runtime.loading import Source, configuration
-from relight.runtime.loads import Loads, unloaded
+from relight.runtime.loading import Source
+from relight.runtime.loads import Loads, told, unloaded
 from relight.runtime.pending import Waiting, chained
 from relight.runtime.served import Served
+from relight.store.repository import check_name
 from relight.wire import modelconfig_text
 from relight.wire.http import Response
 from relight.wire.modelconfig import ModelConfig
@@ -95,14 +96,17 @@ class Residents(Collector):
 
     def ready(self, name: str, version: str | None) -> Future[None]:
         """A model that is not loaded is ready too, if a request would load it."""
-        number = _number(name, version)
+        number = _number(self._named(name), version)
         if self._copies.is_unloaded(name):
             raise unloaded(name)
         if number in self._copies.ready(name) or (number is None and self._copies.ready(name)):
             return settled()
 
         def look() -> None:
-            _, served, _ = self._source.versions(name)
+            try:
+                _, served, _ = self._source.versions(name)
+            except RelightError as error:
+                raise told(name, error) from error
             if number is not None and number not in served:
                 raise NotFound(f"there is no version {number} of model {name!r} that is served", param="model")
             self.loads.check(name, number)
@@ -120,12 +124,13 @@ class Residents(Collector):
         return self._asked(look)
 
     def load(self, name: str, config: str | None) -> Future[None]:
+        self._named(name)
         text = None if config is None else modelconfig_text.from_json(config, name)
         self._source.use_config(name, text)
         return self.loads.reload(name, everything=True)
 
     def unload(self, name: str) -> Future[None]:
-        return self.loads.unload(name)
+        return self.loads.unload(self._named(name))
 
     def statistics(self, name: str | None, version: str | None) -> list[dict[str, Any]]:
         copies = [copy for copy in self._copies.all() if name is None or copy.name == name]
@@ -193,7 +198,10 @@ class Residents(Collector):
 
     def _named(self, name: str | None) -> str:
         if name is not None:
-            return name
+            try:
+                return check_name(name)
+            except BadInput as error:
+                raise NotFound(error.message, param="model") from None
         if self.default is None:
             raise NotFound("several models are served here; name one by its path, /v2/models/NAME/infer")
         return self.default
@@ -217,22 +225,23 @@ class Residents(Collector):
         return done
 
     def _entries(self, name: str) -> list[Entry]:
-        problem, config = "", ModelConfig()
-        there: list[int] = []
+        problem = ""
         try:
-            there, _, files = self._source.versions(name)
-            config = configuration(name, files)
+            _, served, _ = self._source.versions(name)
+        except NotFound:
+            served = []
         except RelightError as error:
             problem = error.message
+            served = ModelConfig().version_policy.pick(self._source.repository().versions(name))
         ready = self._copies.ready(name)
         leaving = {copy.version for copy in self._copies.all() if copy.name == name} - ready.keys()
         with self._copies.changed:
-            known = self._copies.known(name) if there or ready else None
+            known = self._copies.known(name) if served or ready else None
             notes = dict(known.notes) if known is not None else {}
             loading = set(known.loading) if known is not None else set()
             is_unloaded = known is not None and known.unloaded
         entries = []
-        for version in sorted({*config.version_policy.pick(there), *ready, *leaving}):
+        for version in sorted({*served, *ready, *leaving}):
             details = self._details(name, ready.get(version))
             if version in ready:
                 entries.append(Entry(name, str(version), "READY", "", details))
