@@ -112,7 +112,7 @@ def test_a_field_that_is_not_acted_on_is_logged_by_name(
     with door() as open_door:
         assert open_door.infer("double")[0] == 200
     said = [record.getMessage() for record in caplog.records if "config.ignored" in record.getMessage()]
-    assert said == ["config.ignored model=double: optimization is not acted on in config.pbtxt"]
+    assert said == ["config.ignored model=double: optimization.priority is not acted on in config.pbtxt"]
 
 
 BROKEN = {

@@ -5,12 +5,26 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 from functools import lru_cache
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CGROUP = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
+_FEATURES = (
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512f",
+    "avx512_vnni",
+    "avx_vnni",
+    "amx_int8",
+    "amx_bf16",
+    "asimd",
+    "asimddp",
+    "sve",
+)
 
 
 def usable() -> int:
@@ -20,8 +34,24 @@ def usable() -> int:
     on waiting for itself.
     """
     allowed = len(os.sched_getaffinity(0))
-    quota = _quota(_CGROUP, _CGROUPS)
+    quota = limit()
     return max(1, min(allowed, math.ceil(quota)) if quota else allowed)
+
+
+def limit() -> float | None:
+    """The processors that this process's cgroups give it; None where they set no limit."""
+    return _quota(_CGROUP, _CGROUPS)
+
+
+def features() -> list[str]:
+    """The instruction sets that decide how quick a model is, of those that this processor has."""
+    try:
+        text = _CPUINFO.read_text()
+    except OSError:
+        return []
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    have = set(found[1].split()) if found else set()
+    return [name for name in _FEATURES if name in have]
 
 
 def _quota(own: Path, root: Path) -> float | None:

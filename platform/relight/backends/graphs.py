@@ -23,7 +23,10 @@ from relight.base.ids import new_id
 FORMAT = 1
 GRAPH = "model.onnx"
 DATA = "model.data"
+SHIPPED = "fused"
+"""Folder of a model's version: ``fused/PROCESSOR/RUNTIME/``."""
 _CHOICE = "choice.json"
+_SAMPLE, _SAMPLES = 64 << 10, 32
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,20 @@ class Graphs:
             digest = f"{model.resolve()}:{stat.st_size}:{stat.st_mtime_ns}"
         key = hashlib.sha256(f"{FORMAT}\n{version}\n{cpus.kind()}\n{model.name}\n{digest}".encode()).hexdigest()[:32]
         return cls(cache / "graphs" / key)
+
+    @classmethod
+    def shipped(cls, model: Path, version: str) -> Graphs | None:
+        """The graph that a version of the repository brings for this processor and runtime; None where it has none.
+
+        ``relight model optimize --fuse`` puts it there. It has to be that of this very model: a folder that somebody
+        copied to put other weights in would else answer with the old ones.
+        """
+        graphs = cls(model.parent / SHIPPED / cpus.kind() / version)
+        try:
+            of = json.loads((graphs.folder / _CHOICE).read_text()).get("model")
+        except (OSError, ValueError):
+            return None
+        return graphs if of == fingerprint(model) else None
 
     @property
     def graph(self) -> Path:
@@ -88,6 +105,11 @@ class Graphs:
             finally:
                 shutil.rmtree(part, ignore_errors=True)
 
+    def ship(self, model: Path) -> None:
+        """Say of a graph that was saved in this folder that it is this model's, and to be used."""
+        choice = {"format": FORMAT, "saved_is_quicker": True, "model": fingerprint(model)}
+        (self.folder / _CHOICE).write_text(json.dumps(choice, indent=1))
+
     def publish(self, part: Path, measured: Measured) -> None:
         """Make what was built the graph of this model, in one step."""
         choice = {
@@ -107,3 +129,17 @@ class Graphs:
         except OSError:
             return
         shutil.rmtree(broken, ignore_errors=True)
+
+
+def fingerprint(model: Path) -> str:
+    """Of a file's size and of samples spread over it: 2 MiB are read, however large it is.
+
+    Weights that were trained further differ everywhere, so that the samples tell them apart.
+    """
+    size = model.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with model.open("rb") as file:
+        for at in range(_SAMPLES):
+            file.seek(max(0, (size - _SAMPLE) * at // (_SAMPLES - 1)))
+            digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()

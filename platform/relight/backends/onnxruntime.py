@@ -8,7 +8,9 @@ prepacked and with all the threads that this process may use, and swaps it in; w
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import os
 import re
 import threading
 import time
@@ -18,8 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from relight.backends import cpus
+from relight.backends import cpus, gpus
+from relight.backends.base import NOTHING, Declared, Placement
 from relight.backends.graphs import DATA, GRAPH, Graphs, Measured
+from relight.backends.placing import CPU, CUDA, TENSORRT, on_onnxruntime
 from relight.base.errors import CorruptWeights, MissingWeights, PlatformError
 from relight.wire.tensors import ANY, Array, TensorSpec
 
@@ -48,50 +52,109 @@ class OnnxRuntime:
     """The backend. Its library is imported when the first model is opened."""
 
     def open(
-        self, path: Path, *, threads: int | None = None, cache: Path | None = None, digest: str | None = None
+        self,
+        path: Path,
+        *,
+        threads: int | None = None,
+        cache: Path | None = None,
+        digest: str | None = None,
+        declared: Declared = NOTHING,
     ) -> OnnxSession:
         """Load a model for its first result; ``OnnxSession`` goes on from there."""
-        runtime = _library()
+        runtime = library()
         if not path.is_file():
             raise MissingWeights(f"there is no model file {path}")
-        wanted = threads or cpus.usable()
+        place = on_onnxruntime(declared, runtime.get_available_providers(), gpus.visible(), threads or cpus.usable())
+        log.info("model.placed model=%s %s", path, " ".join(f"{k}={v!r}" for k, v in place.describe().items()))
+        if place.engine != CPU:
+            return _on_gpu(path, place, declared, cache)
         graphs = Graphs.of(cache, path, digest, runtime.__version__) if cache is not None else None
-        begun = time.perf_counter()
-        if graphs is not None and graphs.chosen():
+        for saved in (Graphs.shipped(path, runtime.__version__), graphs):
+            if saved is None or not saved.chosen():
+                continue
+            begun = time.perf_counter()
             try:
-                native = _create(graphs.graph, threads=1, optimise=False, prepack=False)
+                native = _create(saved.graph, threads=1, optimise=False, prepack=False)
             except CorruptWeights as error:
-                log.warning("graph.unusable error=%s: it is discarded, the model's own file is loaded", error)
-                graphs.discard()
+                log.warning("graph.unusable error=%s: the next best is loaded", error)
+                if saved is graphs:  # the other one is part of the model's version
+                    saved.discard()
             else:
-                return OnnxSession(native, graphs.graph, wanted, None, time.perf_counter() - begun)
+                return OnnxSession(native, saved.graph, place, load_seconds=time.perf_counter() - begun, saved=True)
         begun = time.perf_counter()
         native = _create(path, threads=1)
         missing = graphs if graphs is not None and graphs.chosen() is None else None
-        return OnnxSession(native, path, wanted, missing, time.perf_counter() - begun)
+        return OnnxSession(native, path, place, load_seconds=time.perf_counter() - begun, missing=missing)
+
+
+def _on_gpu(path: Path, place: Placement, declared: Declared, cache: Path | None) -> OnnxSession:
+    """A session on a GPU. Where its provider cannot start, ONNX Runtime itself falls back; that is said, or refused."""
+    native = _create(path, threads=place.threads, providers=_providers(place, cache))
+    used = native.get_providers()[0]
+    if used == CPU:
+        lacks = f"{place.engine} could not start (its libraries, or the driver): see ONNX Runtime's own lines above"
+        if declared.kind == "gpu":
+            raise PlatformError(f"{path}: instance_group asks for KIND_GPU, and {lacks}")
+        log.warning("model.fallback model=%s: %s; it runs on the processor", path, lacks)
+        place = Placement("cpu", CPU, place.threads, lacks)
+    elif used != place.engine:
+        place = dataclasses.replace(place, engine=used, reason=f"{place.reason}; {place.engine} could not start")
+    return OnnxSession(native, path, place, steady=True)
+
+
+def _providers(place: Placement, cache: Path | None) -> list[Any]:
+    """What a session may use, first choice first: each takes what the one before it cannot run."""
+    device = {"device_id": place.device.partition(":")[2]}
+    chosen: list[Any] = [(CUDA, device), CPU]
+    if place.engine == TENSORRT:
+        engines = {}
+        if cache is not None:
+            folder = cache / "tensorrt"
+            folder.mkdir(parents=True, exist_ok=True)
+            # Named by ONNX Runtime after the model's content, the GPU's kind and TensorRT's version.
+            engines = {"trt_engine_cache_enable": "True", "trt_engine_cache_path": str(folder)}
+        chosen.insert(0, (TENSORRT, device | engines))
+    return chosen
 
 
 class OnnxSession:
-    """A model that answers at once and becomes faster behind its first result."""
+    """A model that answers at once and becomes faster behind its first result.
 
-    def __init__(self, native: Any, path: Path, threads: int, missing: Graphs | None, load_seconds: float) -> None:
+    ``saved``: ``path`` is an optimised graph already. ``missing``: where to save one. ``steady``: it is at its best.
+    """
+
+    def __init__(
+        self,
+        native: Any,
+        path: Path,
+        placement: Placement,
+        *,
+        load_seconds: float = 0.0,
+        saved: bool = False,
+        missing: Graphs | None = None,
+        steady: bool = False,
+    ) -> None:
         self.inputs: Sequence[TensorSpec] = [_spec(node, path) for node in native.get_inputs()]
         self.outputs: Sequence[TensorSpec] = [_spec(node, path) for node in native.get_outputs()]
+        self.placement = placement
         self._native = native
         self._path = path
-        self._threads = threads
+        self._saved = saved
         self._missing = missing
         self._load_seconds = load_seconds
         self._texts = frozenset(spec.name for spec in self.inputs if spec.datatype == "BYTES")
         self._names = [spec.name for spec in self.outputs]
         self._first = threading.Lock()
+        if steady:
+            self._first.acquire()
+        self._steady = steady
         self._behind: threading.Thread | None = None
         self._closed = False
 
     @property
     def is_steady(self) -> bool:
         """Whether the session for steady work is in place, and nothing is going on behind it."""
-        return self._behind is not None and not self._behind.is_alive()
+        return self._steady or (self._behind is not None and not self._behind.is_alive())
 
     def run(self, inputs: dict[str, Array]) -> dict[str, Array]:
         feed = {name: _as_text(array) if name in self._texts else array for name, array in inputs.items()}
@@ -115,14 +178,19 @@ class OnnxSession:
         self._native = None
 
     def _improve(self, feed: dict[str, Array], first_run: float) -> None:
-        saved = self._missing is None and self._path.name == GRAPH and self._path.with_name(DATA).exists()
+        threads = self.placement.threads
         try:
             if self._missing is not None:
                 _save(self._path, self._missing, feed, self._load_seconds, first_run)
-            if not self._closed and (saved or self._threads > 1):
-                self._native = _create(self._path, threads=self._threads, optimise=not saved)
+            if not self._closed and (self._saved or threads > 1):
+                self._native = _create(self._path, threads=threads, optimise=not self._saved)
         except (CorruptWeights, OSError) as error:
             log.warning("session.not_improved model=%s error=%s: the first session stays", self._path, error)
+
+
+def save_graph(path: Path, folder: Path) -> None:
+    """Write the graph as ONNX Runtime optimises it for this processor, weights beside it to be mapped into memory."""
+    _create(path, threads=1, save=folder)
 
 
 def _save(path: Path, graphs: Graphs, feed: dict[str, Array], plain_load: float, plain_run: float) -> None:
@@ -130,7 +198,7 @@ def _save(path: Path, graphs: Graphs, feed: dict[str, Array], plain_load: float,
     with graphs.building() as part:
         if part is None:
             return
-        _create(path, threads=1, save=part)
+        save_graph(path, part)
         begun = time.perf_counter()
         native = _create(part / GRAPH, threads=1, optimise=False, prepack=False)
         loaded = time.perf_counter()
@@ -140,8 +208,16 @@ def _save(path: Path, graphs: Graphs, feed: dict[str, Array], plain_load: float,
         log.info("graph.saved model=%s quicker=%s measured=%s", path, measured.saved_is_quicker, measured)
 
 
-def _create(path: Path, *, threads: int, optimise: bool = True, prepack: bool = True, save: Path | None = None) -> Any:
-    runtime = _library()
+def _create(
+    path: Path,
+    *,
+    threads: int,
+    optimise: bool = True,
+    prepack: bool = True,
+    save: Path | None = None,
+    providers: Sequence[Any] = (CPU,),
+) -> Any:
+    runtime = library()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -157,13 +233,19 @@ def _create(path: Path, *, threads: int, optimise: bool = True, prepack: bool = 
         options.add_session_config_entry(f"{prefix}_file_name", DATA)
         options.add_session_config_entry(f"{prefix}_min_size_in_bytes", _EXTERNAL_MIN_BYTES)
     try:
-        return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(str(path), options, providers=list(providers))
     except Exception as error:  # Its errors have no common base but this one.
         reason = re.sub(r"\s+", " ", str(error)).removeprefix("[ONNXRuntimeError] : ")[:300]
         raise CorruptWeights(f"ONNX Runtime cannot read {path}: {reason}") from error
 
 
-def _library() -> Any:
+def library() -> Any:
+    """ONNX Runtime's module; every import of it is this one.
+
+    Its telemetry writes a database into the user's home and sends over the network, unless it is told not to before
+    the import. Whoever wants it sets ``ORT_DISABLE_TELEMETRY=0``.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
     except ImportError:

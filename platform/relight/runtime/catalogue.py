@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from relight.base.errors import NotFound, NotReady
+from relight.runtime.answers.statistics import Statistics
 from relight.runtime.model import Model
 from relight.runtime.pending import Waiting
-from relight.runtime.served import Served
+from relight.runtime.served import Served, serve
 from relight.runtime.workers import Workers
 from relight.wire.http import Response
 
@@ -68,7 +69,7 @@ class Catalogue(Protocol):
         ...
 
     def statistics(self, name: str | None, version: str | None) -> list[dict[str, Any]]:
-        """What the loaded models have done; of all of them where ``name`` is None."""
+        """What models have done since this process began; all of them where ``name`` is None."""
         ...
 
     def stop(self, timeout: float) -> None: ...
@@ -90,7 +91,8 @@ class Sole:
     def __init__(self, model: Model, queue_limit: int) -> None:
         self._model = model
         self._limit = queue_limit
-        self._served: Served | None = Served(model, queue_limit)
+        self._statistics = Statistics()
+        self._served: Served | None = serve(model, queue_limit, self._statistics)
         self._changes = Workers(f"{model.context.model}-load", threads=1, limit=queue_limit)
         self._lock = threading.Lock()
         self._stopped = False
@@ -106,7 +108,7 @@ class Sole:
     @property
     def queued(self) -> int:
         served = self._served
-        return served.batcher.queued if served is not None else 0
+        return served.queued if served is not None else 0
 
     def use(self, name: str | None, version: str | None, work: Work) -> Response | Waiting:
         self._check(name, version)
@@ -138,8 +140,8 @@ class Sole:
     def statistics(self, name: str | None, version: str | None) -> list[dict[str, Any]]:
         if name is not None:
             self._check(name, version)
-        served = self._served
-        return [] if served is None else [served.statistics.json(served.name, served.version)]
+        found: list[dict[str, Any]] = self._statistics.render()["model_stats"]
+        return found
 
     def stop(self, timeout: float) -> None:
         self._changes.stop(timeout)
@@ -164,7 +166,7 @@ class Sole:
         self._model.warmup()
         with self._lock:
             if not self._stopped:
-                self._served = Served(self._model, self._limit)
+                self._served = serve(self._model, self._limit, self._statistics)
                 return
         self._model.unload()
 

@@ -27,11 +27,12 @@ from relight.base.errors import (
 )
 from relight.decide import residency
 from relight.runtime import memory
+from relight.runtime.answers.statistics import Statistics
 from relight.runtime.copies import Copies, Copy, Failure
 from relight.runtime.deadlines import Deadlines
 from relight.runtime.loading import Fetch, Source
 from relight.runtime.measuring import Measurements
-from relight.runtime.served import Served
+from relight.runtime.served import serve
 from relight.runtime.workers import RETRY_AFTER, Workers
 
 log = logging.getLogger("relight.loads")
@@ -68,6 +69,7 @@ class Loads:
         """``evicted`` is told of each copy that gave way, ``loaded`` of each load by model and outcome."""
         self.source = source
         self.copies = Copies(self._dispose_later)
+        self.statistics = Statistics()
         self.measurements = Measurements(source.cache, source.settings)
         settings = source.settings
         self._settings = settings
@@ -294,7 +296,7 @@ class Loads:
             needed = self._needed(fetch)
             self._make_room(fetch, needed)
             model, phases = self.source.open(fetch)
-            copy = Copy(fetch, Served(model, self._settings.queue_limit), needed, phases)
+            copy = Copy(fetch, serve(model, self._settings.queue_limit, self.statistics), needed, phases)
             before = self.copies.publish(copy)
         except Exception as error:
             fetch.fetched.close()

@@ -183,9 +183,7 @@ def _taken(asked: dict[str, Any]) -> Measured:
     model.load()
     model.warmup()
     model.run(warming.least(model.config))
-    settle = getattr(model.session, "settle", None)
-    if settle is not None:
-        settle()
+    model.session.settle()
     memory.trim()
     return Measured(max(0, memory.resident(os.getpid()) - before), memory.no_gpu(os.getpid()))
 

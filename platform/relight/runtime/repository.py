@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from relight.backends import registry
-from relight.backends.base import Session
+from relight.backends.base import Declared, Session
 from relight.backends.registry import Kind
 from relight.base.errors import BadInput, MissingWeights, Problem
 from relight.runtime import warming
 from relight.runtime.model import Model
 from relight.wire import modelconfig
-from relight.wire.modelconfig import ConfigTensor, ModelConfig
+from relight.wire.modelconfig import ConfigTensor, InstanceGroup, ModelConfig
 from relight.wire.tensors import ANY, Array
 
 log = logging.getLogger("relight.repository")
@@ -41,7 +41,11 @@ class RepositoryModel(Model):
             message = f"expected a number of threads, got {threads!r}"
             raise BadInput.of([Problem("parameters['intra_op_thread_count']", message)])
         self.session = kind.backend().open(
-            context.files / name, threads=int(threads) or None, cache=context.cache, digest=context.digest
+            context.files / name,
+            threads=int(threads) or None,
+            cache=context.cache,
+            digest=context.digest,
+            declared=_declared(config),
         )
         inputs, outputs = self.session.inputs, self.session.outputs
         config = modelconfig.completed(config, inputs, outputs, context.default_max_batch_size)
@@ -111,6 +115,19 @@ class RepositoryModel(Model):
 
     def unload(self) -> None:
         self.session.close()
+
+
+def _declared(config: ModelConfig) -> Declared:
+    """What a backend may act on. Of several instance groups the first says where: all instances share one session."""
+    group = config.instance_groups[0] if config.instance_groups else InstanceGroup()
+    return Declared(
+        inputs=config.native_specs(config.inputs),
+        outputs=config.native_specs(config.outputs),
+        kind=group.kind,
+        gpus=group.gpus,
+        accelerators=config.accelerators,
+        parameters=config.parameters,
+    )
 
 
 def _reshaped(tensors: tuple[ConfigTensor, ...]) -> list[tuple[ConfigTensor, tuple[int, ...]]]:

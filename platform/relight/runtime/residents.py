@@ -82,7 +82,7 @@ class Residents(Collector):
 
     @property
     def queued(self) -> int:
-        return self.loads.waiting + sum(copy.served.batcher.queued for copy in self._copies.all())
+        return self.loads.waiting + sum(copy.served.queued for copy in self._copies.all())
 
     def use(self, name: str | None, version: str | None, work: Work) -> Response | Waiting:
         name = self._named(name)
@@ -133,16 +133,18 @@ class Residents(Collector):
         return self.loads.unload(self._named(name))
 
     def statistics(self, name: str | None, version: str | None) -> list[dict[str, Any]]:
-        copies = [copy for copy in self._copies.all() if name is None or copy.name == name]
-        if version is not None:
-            copies = [copy for copy in copies if copy.version == _number(name or "", version)]
-        if name is not None and not copies:
-            raise NotFound(f"model {name!r} is not loaded here, and has no statistics", param="model")
-        return [
-            copy.served.statistics.json(copy.name, str(copy.version))
-            | {"memory_usage": [{"type": "CPU", "id": 0, "byte_size": copy.bytes}] if copy.bytes else []}
-            for copy in sorted(copies, key=lambda copy: (copy.name, copy.version))
+        number = None if name is None else _number(name, version)
+        found: list[dict[str, Any]] = self.loads.statistics.render(name, None if number is None else str(number))[
+            "model_stats"
         ]
+        if name is not None and not found:
+            raise NotFound(f"model {name!r} was not loaded here yet, and has no statistics", param="model")
+        sizes = {(copy.name, str(copy.version)): copy.bytes for copy in self._copies.all()}
+        for model in found:
+            size = sizes.get((model["name"], model["version"]))
+            if size:
+                model["memory_usage"] = [{"type": "CPU", "id": 0, "byte_size": size}]
+        return found
 
     def stop(self, timeout: float) -> None:
         self._stopping.set()
@@ -226,10 +228,11 @@ class Residents(Collector):
 
     def _entries(self, name: str) -> list[Entry]:
         problem = ""
+        gone = False
         try:
             _, served, _ = self._source.versions(name)
         except NotFound:
-            served = []
+            served, gone = [], True
         except RelightError as error:
             problem = error.message
             served = ModelConfig().version_policy.pick(self._source.repository().versions(name))
@@ -252,6 +255,8 @@ class Residents(Collector):
             else:
                 reason = "unloaded" if is_unloaded else notes.get(version) or "not loaded: the first request loads it"
                 entries.append(Entry(name, str(version), "UNAVAILABLE", problem or reason, details))
+        if gone:
+            return entries
         return entries or [Entry(name, "", "UNAVAILABLE", problem or "there is no version that is served")]
 
     def _details(self, name: str, copy: Copy | None) -> dict[str, Any]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from concurrent.futures import Future
 
+from relight.runtime.answers.statistics import Counted, ModelCounts, Statistics
 from relight.runtime.batcher import Batcher, Computed, Job
 from relight.runtime.model import Model
-from relight.runtime.statistics import Statistics
-from relight.wire.tensors import Array
 
 log = logging.getLogger("relight.served")
 
@@ -17,10 +15,11 @@ log = logging.getLogger("relight.served")
 class Served:
     """One loaded model. ``submit`` at any time, ``stop`` once nothing more comes."""
 
-    def __init__(self, model: Model, queue_limit: int) -> None:
+    def __init__(self, model: Model, queue_limit: int, counts: ModelCounts) -> None:
         self.model = model
-        self.statistics = Statistics()
-        self.batcher = Batcher(model.context.model, self._compute, queue_limit)
+        self.counts = counts
+        batcher = Batcher(model.context.model, counts.measured(model.compute), queue_limit)
+        self._queue = Counted(batcher, counts)
 
     @property
     def name(self) -> str:
@@ -30,40 +29,26 @@ class Served:
     def version(self) -> str | None:
         return self.model.context.version
 
+    @property
+    def queued(self) -> int:
+        """How many requests wait."""
+        return self._queue.queued
+
     def submit(self, job: Job) -> Future[Computed]:
         """Queue a job; as ``Batcher.submit``."""
-        rows = _rows(self.model, job.inputs)
-        begun = time.monotonic()
-        future = self.batcher.submit(job)
-
-        def done(future: Future[Computed]) -> None:
-            if future.cancelled() or future.exception() is not None:
-                self.statistics.failed(time.monotonic() - begun)
-            else:
-                computed = future.result()
-                self.statistics.succeeded(rows, computed.queue, computed.infer)
-
-        future.add_done_callback(done)
-        return future
+        return self._queue.submit(job)
 
     def stop(self, timeout: float) -> None:
         """Refuse what waits, give what runs ``timeout`` seconds, and let go of the model. Never raises."""
-        self.batcher.stop(timeout)
+        self._queue.stop(timeout)
         try:
             self.model.unload()
         except Exception:
             log.exception("unload.failed model=%s version=%s: it is let go of all the same", self.name, self.version)
 
-    def _compute(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        begun = time.perf_counter()
-        outputs = self.model.compute(inputs)
-        self.statistics.executed(_rows(self.model, inputs), time.perf_counter() - begun)
-        return outputs
 
-
-def _rows(model: Model, inputs: dict[str, Array]) -> int:
-    """Rows of a request, for the figures; 1 where the first dimension is no batch."""
-    if model.max_batch_size <= 0:
-        return 1
-    first = next(iter(inputs.values()), None)
-    return len(first) if first is not None and first.ndim else 1
+def serve(model: Model, queue_limit: int, statistics: Statistics) -> Served:
+    """Put a loaded model to work. Its figures go on where it was loaded before."""
+    context = model.context
+    counts = statistics.of(context.model, context.version, batched=model.max_batch_size > 0)
+    return Served(model, queue_limit, counts)

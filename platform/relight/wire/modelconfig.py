@@ -132,6 +132,8 @@ class ModelConfig:
     version_policy: VersionPolicy = VersionPolicy()
     warmups: tuple[Warmup, ...] = ()
     response_cache: bool = False
+    accelerators: tuple[str, ...] = ()
+    """Names under ``optimization.execution_accelerators.gpu_execution_accelerator``."""
     parameters: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -143,6 +145,10 @@ class ModelConfig:
 
     def output_specs(self) -> list[TensorSpec]:
         return [tensor.spec(self.batched) for tensor in self.outputs]
+
+    def native_specs(self, tensors: Iterable[ConfigTensor]) -> list[TensorSpec]:
+        """Inputs or outputs as the model's file has them."""
+        return [TensorSpec(tensor.name, tensor.datatype, tensor.native(self.batched)) for tensor in tensors]
 
 
 def completed(

@@ -32,8 +32,9 @@ from relight.wire.modelconfig import (
 )
 
 FILE = "config.pbtxt"
-PARAMETERS = frozenset({"intra_op_thread_count"})
-"""Keys of ``parameters`` that are acted on: threads of ONNX Runtime for one inference."""
+PARAMETERS = frozenset({"class", "class_arguments", "intra_op_thread_count"})
+"""Keys of ``parameters`` that are acted on: PyTorch's class of some weights and what it is made with, and the threads
+of one inference."""
 
 _MODULE = "tritonclient.grpc.model_config_pb2"
 _ALL: Any = None
@@ -52,6 +53,7 @@ _ACTED_ON: dict[str, Any] = {
     "model_warmup": _ALL,
     "response_cache": _ALL,
     "parameters": _ALL,
+    "optimization": {"execution_accelerators": {"gpu_execution_accelerator": {"name": _ALL}}},
 }
 """Fields that are acted on; ``_ALL``: with all that is below them."""
 _REFUSED = {
@@ -155,6 +157,7 @@ def _config(message: Any) -> ModelConfig:
         version_policy=_policy(message.version_policy),
         warmups=tuple(_warmup(warmup) for warmup in message.model_warmup),
         response_cache=message.response_cache.enable,
+        accelerators=tuple(a.name for a in message.optimization.execution_accelerators.gpu_execution_accelerator),
         parameters={key: value.string_value for key, value in message.parameters.items()},
     )
 
