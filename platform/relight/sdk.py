@@ -15,9 +15,12 @@ from relight.base.errors import (
     Unprocessable,
     Unsupported,
 )
+from relight.runtime.calls import CurrentRequest, current_request
 from relight.runtime.context import FunctionContext
 from relight.runtime.model import EmbeddingsMap, Model
+from relight.runtime.modelserver import ModelServer
 from relight.runtime.onnx import OnnxModel
+from relight.runtime.repository import RepositoryModel
 from relight.runtime.step import Step
 from relight.wire.cloudevents import Event
 from relight.wire.tensors import Array, TensorSpec
@@ -26,20 +29,24 @@ __all__ = [
     "Array",
     "BadInput",
     "Conflict",
+    "CurrentRequest",
     "Deadline",
     "EmbeddingsMap",
     "Event",
     "Failed",
     "FunctionContext",
     "Model",
+    "ModelServer",
     "NotFound",
     "NotReady",
     "OnnxModel",
     "Overloaded",
     "Problem",
+    "RepositoryModel",
     "Step",
     "TensorSpec",
     "TooLarge",
     "Unprocessable",
     "Unsupported",
+    "current_request",
 ]

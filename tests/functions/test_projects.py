@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+from runtime.serving import loaded
 
 from relight.cluster.project import read_project
+from relight.store.repository import Repository
+from relight.wire.http import Request, Response
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = sorted(path.parent.name for path in (ROOT / "functions").glob("*/func.yaml"))
@@ -41,13 +46,21 @@ def test_the_front_door_is_the_model_function() -> None:
     assert packaged["packages"] == ["functions/model/function"]
 
 
-def test_the_front_door_serves_what_the_file_declares(start: Callable[..., Any], encoder_files: Path) -> None:
-    function = start("model", files=encoder_files)
+def test_the_front_door_serves_models_of_the_repository(
+    package: Callable[[str], ModuleType], encoder_files: Path, tmp_path: Path
+) -> None:
+    Repository.open((tmp_path / "models").as_uri()).push(encoder_files, "minilm")
+    environ = {"RELIGHT_REPOSITORY": (tmp_path / "models").as_uri(), "RELIGHT_CACHE": str(tmp_path / "cache")}
+    engine = loaded(package("model").new(), **environ, RELIGHT_MODEL="minilm")
     try:
-        assert [spec.name for spec in function.inputs] == ["input_ids", "attention_mask", "token_type_ids"]
-        assert [spec.name for spec in function.outputs] == ["last_hidden_state"]
+        assert engine.ready() == (True, "OK")
+        metadata = engine.dispatch(Request("GET", "/v2/models/minilm"))
+        assert isinstance(metadata, Response)
+        declared = json.loads(metadata.body)
+        assert [spec["name"] for spec in declared["inputs"]] == ["input_ids", "attention_mask", "token_type_ids"]
+        assert [spec["name"] for spec in declared["outputs"]] == ["last_hidden_state"]
     finally:
-        function.unload()
+        engine.stop()
 
 
 @pytest.mark.parametrize(

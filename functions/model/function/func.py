@@ -1,7 +1,7 @@
-"""The front door: serves the model of the model repository that ``RELIGHT_MODEL`` names, as its file declares it."""
+"""The front door: serves every model of the model repository by its name, and loads it when it is first asked for."""
 
 from relight import sdk
 
 
-def new() -> sdk.Model:
-    return sdk.OnnxModel()
+def new() -> sdk.ModelServer:
+    return sdk.ModelServer()

@@ -84,8 +84,9 @@ def _parse(data: Any) -> tuple[str, int, Mapping[str, Any]]:
 
 
 def _tracing(event: sdk.Event | None) -> dict[str, str]:
-    """What ties the call of embed to this one."""
-    headers = {"x-request-id": str(uuid.uuid4())}
+    """What ties the call of embed to this one: the request's id and trace, or the event's, or an id of its own."""
+    current = sdk.current_request()
+    headers = {"x-request-id": str(uuid.uuid4())} | (current.passed_on() if current is not None else {})
     for name in ("traceparent", "tracestate"):
         if event is not None and event.get(name):
             headers[name] = str(event.get(name))

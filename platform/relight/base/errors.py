@@ -16,6 +16,7 @@
     |- NotReady             503   still loading, or draining; retry later
     |- Deadline             504   not done in the time that was given
     |- LoadFailed           503   the function's ``load`` raised; a retry will not help until it is deployed again
+    |- OverBudget           507   a model takes more memory than this process may give it
     |- Failed               500   the function's own code raised; its text stays in the log
     |- StoreError           500   object storage or the node's cache
     |  |- MissingWeights    500   the repository has no such model, version or file
@@ -48,6 +49,7 @@ __all__ = [
     "NotAllowed",
     "NotFound",
     "NotReady",
+    "OverBudget",
     "Overloaded",
     "PlatformError",
     "PortTaken",
@@ -166,6 +168,11 @@ class Deadline(RelightError):
 class LoadFailed(RelightError):
     code = "load_failed"
     status = 503
+
+
+class OverBudget(RelightError):
+    code = "over_budget"
+    status = 507
 
 
 class Failed(RelightError):

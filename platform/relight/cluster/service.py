@@ -139,9 +139,15 @@ def trigger_name(function: str, broker: str, filters: Mapping[str, str]) -> str:
 
 
 def model_of(function: FuncYaml) -> str | None:
-    """The model of the repository that a function serves without naming a version; None: none, or it names one."""
+    """The model of the repository that a function serves without naming a version.
+
+    None: there is none, it names its version, or there are several.
+    """
     values = {env.name: env.value for env in function.envs}
-    return values.get("RELIGHT_MODEL") if "RELIGHT_MODEL_VERSION" not in values else None
+    model = values.get("RELIGHT_MODEL")
+    if model is None or "," in model or model == "*" or "RELIGHT_MODEL_VERSION" in values:
+        return None
+    return model
 
 
 def _labels(function: FuncYaml) -> dict[str, str]:

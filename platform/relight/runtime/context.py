@@ -7,9 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from relight.base.errors import BadInput, Problem
+from relight.base.units import parse_quantity
+from relight.store.modelfiles import ModelFiles
+from relight.wire.modelconfig import DEFAULT_MAX_BATCH_SIZE
 
 MAX_BODY = 64 * 2**20
 """Bytes of one request's body; a batch of large images fits, a forgotten upload does not."""
+LOAD_WAIT = 60.0
+"""Seconds that a request waits for its model to be fetched and loaded: a large one from object storage fits."""
 QUEUE_LIMIT = 256
 """Requests that wait in one process; more are refused with Retry-After. Two seconds of work at 8 ms each."""
 
@@ -29,6 +34,14 @@ class FunctionSettings:
     """What is asked of the repository although it is known on this node; ``relight.store.cache`` says what there is."""
     max_body: int = MAX_BODY
     queue_limit: int = QUEUE_LIMIT
+    default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
+    """Rows of a batch for models that can batch and whose configuration says nothing."""
+    memory_budget: int = 0
+    """Bytes that the repository's models in this process may take together; 0: no budget."""
+    repository_poll: float = 0.0
+    """Seconds between two looks for changes in the repository; 0: it is not watched."""
+    load_wait: float = LOAD_WAIT
+    """Seconds that a request waits for its model to be loaded."""
     environ: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -45,6 +58,26 @@ class FunctionSettings:
                 return default
             return int(raw)
 
+        def seconds(name: str, default: float) -> float:
+            raw = environ.get(name, "")
+            try:
+                value = float(raw) if raw else default
+            except ValueError:
+                value = -1.0
+            if not 0 <= value < 1e9:
+                problems.append(Problem(name, f"expected a number of seconds from 0, got {raw!r}"))
+            return value
+
+        def size(name: str) -> int:
+            try:
+                value = parse_quantity(environ.get(name) or "0")
+            except ValueError as error:
+                problems.append(Problem(name, str(error)))
+                return 0
+            if value < 0:
+                problems.append(Problem(name, f"expected bytes from 0, got {environ[name]!r}"))
+            return int(value)
+
         settings = cls(
             name=environ.get("K_SERVICE") or None,
             namespace=environ.get("RELIGHT_NAMESPACE") or None,
@@ -55,6 +88,10 @@ class FunctionSettings:
             revalidate=environ.get("RELIGHT_REVALIDATE") or "background",
             max_body=number("RELIGHT_MAX_BODY_BYTES", MAX_BODY) or MAX_BODY,
             queue_limit=number("RELIGHT_QUEUE_LIMIT", QUEUE_LIMIT) or QUEUE_LIMIT,
+            default_max_batch_size=number("RELIGHT_DEFAULT_MAX_BATCH_SIZE", None) or DEFAULT_MAX_BATCH_SIZE,
+            memory_budget=size("RELIGHT_MEMORY_BUDGET"),
+            repository_poll=seconds("RELIGHT_REPOSITORY_POLL", 0.0),
+            load_wait=seconds("RELIGHT_LOAD_WAIT", LOAD_WAIT),
             environ=dict(environ),
         )
         if problems:
@@ -81,3 +118,7 @@ class FunctionContext:
     """A folder of this node for what can be made again, such as optimised graphs."""
     report: Callable[[str, float], None]
     """Tell a part of the load by name and seconds: it is logged and exported beside the phases."""
+    model_files: ModelFiles | None = None
+    """What the repository has of the model beside its versions, such as its configuration."""
+    default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
+    """Rows of a batch for a model that can batch and has no configuration."""

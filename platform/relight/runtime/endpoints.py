@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from relight.base.errors import NotAllowed, NotFound, RelightError
-from relight.runtime.answers import events, health, openai, v2
+from relight.runtime.answers import events, health, openai, repository, v2
 from relight.runtime.pending import Waiting
 from relight.wire import openai as openai_wire
 from relight.wire import v2 as v2_wire
@@ -31,10 +31,14 @@ _ROUTES: tuple[tuple[re.Pattern[str], Mapping[str, Handler]], ...] = tuple(
         ("/v2/health/live", {"GET": v2.live}),
         ("/v2/health/ready", {"GET": v2.ready}),
         ("/v2/models", {"GET": v2.models}),
+        ("/v2/models/stats", {"GET": v2.statistics}),
         (_MODEL, {"GET": v2.metadata}),
         (_MODEL + "/ready", {"GET": v2.model_ready}),
-        ("/v2/repository/index", {"POST": v2.index}),
-        ("/v2/repository/models/(?P<model>[^/]+)/load", {"POST": v2.load}),
+        (_MODEL + "/config", {"GET": v2.configuration}),
+        (_MODEL + "/stats", {"GET": v2.statistics}),
+        ("/v2/repository/index", {"POST": repository.index}),
+        ("/v2/repository/models/(?P<model>[^/]+)/load", {"POST": repository.load}),
+        ("/v2/repository/models/(?P<model>[^/]+)/unload", {"POST": repository.unload}),
         ("/v1/models", {"GET": openai.models}),
         ("/v1/models/(?P<model>.+)", {"GET": openai.model}),
         ("/metrics", {"GET": health.metrics}),

@@ -11,13 +11,15 @@ from typing import Any
 
 from relight.base.errors import Failed, LoadFailed, NotFound, NotReady, RelightError
 from relight.runtime import endpoints, loader
-from relight.runtime.batcher import Batcher
+from relight.runtime.catalogue import Catalogue, Sole
 from relight.runtime.context import FunctionSettings
 from relight.runtime.function import Function
 from relight.runtime.lifecycle import Lifecycle, Listener, State
 from relight.runtime.metrics import Metrics
 from relight.runtime.model import Model
+from relight.runtime.modelserver import ModelServer
 from relight.runtime.pending import Pending, Waiting
+from relight.runtime.residents import Residents
 from relight.runtime.step import Step
 from relight.runtime.timeline import Timeline
 from relight.runtime.workers import RETRY_AFTER, Workers
@@ -45,7 +47,8 @@ class Engine:
         self.metrics = Metrics(self._queued)
         self._source = source
         self._function: Function | None = None
-        self._batcher: Batcher | None = None
+        self._models: Catalogue | None = None
+        self._behind: Residents | None = None
         self._workers: Workers | None = None
         self._admits = True
 
@@ -70,10 +73,11 @@ class Engine:
         self.refuse()
         if not self.lifecycle.move(State.STOPPED, "stopped"):
             return
-        for part in (self._batcher, self._workers):
+        # A step's threads use its models, and a model's threads wait for it.
+        for part in (self._models, self._workers, self._behind):
             if part is not None:
                 part.stop(STOP_TIMEOUT)
-        if self._function is not None:
+        if self._function is not None and not isinstance(self._function, Model):
             self._unload(self._function)
 
     def listen(self, listener: Listener) -> None:
@@ -106,10 +110,18 @@ class Engine:
         self._function = function
         name = function.context.name
         if isinstance(function, Model):
-            self._batcher = Batcher(name, function.compute, self.settings.queue_limit)
+            self._models = Sole(function, self.settings.queue_limit)
+            self._workers = Workers(f"{name}-events", EVENT_THREADS, self.settings.queue_limit)
+        elif isinstance(function, ModelServer):
+            self._models = function.residents
+            self._behind = function.residents
             self._workers = Workers(f"{name}-events", EVENT_THREADS, self.settings.queue_limit)
         elif isinstance(function, Step):
+            self._behind = function.models.residents
             self._workers = Workers(f"{name}-step", function.concurrency, self.settings.queue_limit)
+        if self._behind is not None:
+            self.metrics.registry.register(self._behind)
+            self._behind.watch()
         self.metrics.loaded(self.timeline.phases)
         if self.lifecycle.move(State.READY):
             log.info("load.done %s", " ".join(f"{k}={v:.3f}" for k, v in self.timeline.phases.items()))
@@ -127,7 +139,7 @@ class Engine:
         self.metrics.part(part, seconds)
 
     def _queued(self) -> int:
-        parts = (self._batcher, self._workers)
+        parts = (self._models, self._workers)
         return sum(part.queued for part in parts if part is not None)
 
     # What endpoints ask for.
@@ -146,18 +158,12 @@ class Engine:
         return function
 
     @property
-    def model(self) -> Model:
-        """The function as a model; NotFound where it is a step."""
+    def models(self) -> Catalogue:
+        """The models that are served; NotFound where the function is a step."""
         function = self.function
-        if not isinstance(function, Model):
+        if self._models is None:
             raise NotFound(f"{function.context.name!r} is a step and serves no model")
-        return function
-
-    @property
-    def batcher(self) -> Batcher:
-        self.model  # noqa: B018  raises where there is none
-        assert self._batcher is not None
-        return self._batcher
+        return self._models
 
     @property
     def workers(self) -> Workers:

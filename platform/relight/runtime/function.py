@@ -38,8 +38,14 @@ class Function:
     _engine: Engine | None = None
     _face: Face | None = None
 
+    def prepare(self, settings: FunctionSettings) -> None:
+        """For the runtime: make what ``load`` may use, such as models of the repository."""
+
     def load(self) -> None:
-        """Get ready to work. Runs once, in a thread; whatever it raises is told to every caller, and never retried."""
+        """Get ready to work. Runs in a thread; whatever it raises is told to every caller, and never retried.
+
+        It runs once, and again only where somebody unloads a model by its name and loads it again.
+        """
 
     def warmup(self) -> None:
         """Run once after ``load``, before the first request, to have everything slow behind."""

@@ -12,7 +12,9 @@ from relight.runtime.context import FunctionContext, FunctionSettings
 from relight.runtime.function import Function
 from relight.runtime.model import Model
 from relight.runtime.timeline import Timeline
+from relight.store import modelfiles
 from relight.store.cache import Fetched, NodeCache
+from relight.store.modelfiles import ModelFiles
 from relight.store.repository import Repository
 
 log = logging.getLogger("relight.loader")
@@ -29,10 +31,11 @@ def load(
     function = source()
     timeline.mark("import")
     timeline.enter("fetch")
-    fetched = _fetch(settings) if function.uses_repository else None
-    function.context = _context(function, settings, fetched, report)
+    fetched, files = _fetch(settings) if function.uses_repository else (None, None)
+    function.context = _context(function, settings, fetched, files, report)
     timeline.mark("fetch")
     timeline.enter("load")
+    function.prepare(settings)
     function.load()
     timeline.mark("load")
     timeline.enter("warmup")
@@ -41,24 +44,31 @@ def load(
     return function
 
 
-def _fetch(settings: FunctionSettings) -> Fetched:
+def _fetch(settings: FunctionSettings) -> tuple[Fetched, ModelFiles]:
     if settings.model is None or settings.repository is None:
         missing = "RELIGHT_MODEL" if settings.model is None else "RELIGHT_REPOSITORY"
         raise MissingWeights(f"this function takes its weights from a model repository, and {missing} is not set")
     begun = time.monotonic()
-    cache = NodeCache(settings.cache or Path.home() / ".cache" / "relight", revalidate=settings.revalidate)
-    fetched = cache.fetch(Repository.open(settings.repository), settings.model, settings.model_version)
+    folder = settings.cache or Path.home() / ".cache" / "relight"
+    repository = Repository.open(settings.repository)
+    fetched = NodeCache(folder, revalidate=settings.revalidate).fetch(
+        repository, settings.model, settings.model_version
+    )
+    # What the cache answered without the repository is to stay so: no call before the first answer.
+    asked = settings.revalidate == "always" or (settings.revalidate == "background" and settings.model_version is None)
+    files = modelfiles.fetch(repository, settings.model, folder, fresh=asked or not fetched.hit)
     seconds = time.monotonic() - begun
     log.info(
         "fetch.done model=%s version=%s hit=%s seconds=%.3f", settings.model, fetched.version, fetched.hit, seconds
     )
-    return fetched
+    return fetched, files
 
 
 def _context(
     function: Function,
     settings: FunctionSettings,
     fetched: Fetched | None,
+    files: ModelFiles | None,
     report: Callable[[str, float], None],
 ) -> FunctionContext:
     name = settings.name or function.default_name()
@@ -72,4 +82,6 @@ def _context(
         digest=fetched.digest if fetched else None,
         cache=settings.cache,
         report=report,
+        model_files=files,
+        default_max_batch_size=settings.default_max_batch_size,
     )

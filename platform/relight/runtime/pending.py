@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from relight.wire.http import Response
 
@@ -27,3 +28,48 @@ class Pending:
     """The response, once the future is done. Never raises."""
     abandon: Callable[[], None]
     """The caller hung up: what has not begun is not run, and what has is not answered."""
+
+
+_T = TypeVar("_T")
+
+
+def chained(first: Future[_T], then: Callable[[_T], Response | Waiting], undo: Callable[[_T], None]) -> Waiting:
+    """Wait for ``first``, then do ``then`` with its result, in the thread that brought it, and wait for that.
+
+    Giving up cancels whichever of the two is going on; a result of ``first`` that nobody wants any more is undone.
+    """
+    whole: Future[Callable[[], Response]] = Future()
+
+    def settle(respond: Callable[[], Response]) -> None:
+        if whole.set_running_or_notify_cancel():
+            whole.set_result(respond)
+
+    def begun(first: Future[_T]) -> None:
+        if first.cancelled():
+            return
+        error = first.exception()
+        if error is not None:
+            settle(partial(_raise, error))
+            return
+        value = first.result()
+        if whole.cancelled():
+            undo(value)
+            return
+        try:
+            answer = then(value)
+        except Exception as failure:
+            settle(partial(_raise, failure))
+            return
+        if isinstance(answer, Response):
+            settle(lambda: answer)
+            return
+        whole.add_done_callback(lambda whole: answer.future.cancel() if whole.cancelled() else None)
+        answer.future.add_done_callback(lambda inner: settle(lambda: answer.finish(inner.result())))
+
+    whole.add_done_callback(lambda whole: first.cancel() if whole.cancelled() else None)
+    first.add_done_callback(begun)
+    return Waiting(whole, lambda respond: respond())
+
+
+def _raise(error: BaseException) -> Response:
+    raise error

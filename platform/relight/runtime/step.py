@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
+from relight.runtime.context import FunctionSettings
 from relight.runtime.function import Function
+from relight.runtime.localmodels import LocalModels
+from relight.runtime.residents import Residents
 from relight.wire.cloudevents import Event
 
 
@@ -13,6 +17,15 @@ class Step(Function):
 
     concurrency: int = 8
     """How many calls of ``run`` may be going on at once, each in a thread."""
+
+    uses_models: ClassVar[Sequence[str]] = ()
+    """Models of the repository that are loaded before the step is ready; others are when they are first used."""
+    models: LocalModels
+    """The repository's models in this process: ``self.models["name"].infer({...})``. There from ``load`` on."""
+
+    def prepare(self, settings: FunctionSettings) -> None:
+        self.models = LocalModels(Residents(settings) if settings.repository else None)
+        self.models.preload(self.uses_models)
 
     def run(self, data: Any, event: Event | None) -> Any:
         """Work on the JSON of a request, or on an event's data; ``event`` is None for plain requests.

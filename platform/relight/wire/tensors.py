@@ -57,6 +57,8 @@ class TensorSpec:
     name: str
     datatype: str
     shape: Sequence[int]
+    optional: bool = False
+    """Of an input: whether a request may leave it out."""
 
     def __post_init__(self) -> None:
         if self.datatype not in _NUMPY:

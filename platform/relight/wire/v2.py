@@ -25,7 +25,7 @@ from relight.wire.tensors import Array, TensorSpec
 JSON = "application/json"
 BINARY = "application/octet-stream"
 HEADER_LENGTH = "inference-header-content-length"
-EXTENSIONS = ("binary_tensor_data",)
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "statistics")
 
 Parameter = str | int | float | bool
 
@@ -169,7 +169,7 @@ def _read_inputs(
             problems.extend(error.problems)
     if at < len(tail):
         problems.append(Problem("", f"{len(tail) - at} bytes follow the last binary tensor"))
-    missing = [name for name in known if name not in seen]
+    missing = [name for name, spec in known.items() if name not in seen and not spec.optional]
     if missing:
         problems.append(Problem("inputs", f"missing {', '.join(map(repr, missing))}"))
     return arrays

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from relight.base.errors import BadInput, Failed, Unsupported
 from relight.runtime.answers import v2 as v2_answers
 from relight.runtime.batcher import Job
+from relight.runtime.calls import working_on
 from relight.runtime.function import Function
-from relight.runtime.model import Model
 from relight.runtime.pending import Waiting
+from relight.runtime.served import Served
 from relight.runtime.step import Step
 from relight.wire import cloudevents, v2
 from relight.wire.cloudevents import Event
@@ -28,31 +29,33 @@ PASSED_ON = ("traceparent", "tracestate", "baggage", "correlationid")
 """Extensions that tie a chain together: a reply carries its cause's."""
 
 
-def receive(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Waiting:
+def receive(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response | Waiting:
     function = engine.function
     mode = cloudevents.mode(request.headers)
     if mode == "batch":
         raise Unsupported("batches of events are not taken; send each event on its own")
     event = None if mode == "none" else cloudevents.decode(request.headers, request.body)
-    if isinstance(function, Model):
-        return _to_model(engine, function, event, request)
-    assert isinstance(function, Step)
+    if not isinstance(function, Step):
+        return engine.models.use(None, None, lambda served: _to_model(engine, served, event, request))
     data = _plain(request) if event is None else _data(event)
 
     def work() -> Response:
-        return reply(function, event, function.run(data, event))
+        with working_on(request, event):
+            return reply(function, event, function.run(data, event))
 
     return Waiting(engine.workers.submit(work), _as_is)
 
 
-def _to_model(engine: Engine, model: Model, event: Event | None, request: Request) -> Waiting:
+def _to_model(engine: Engine, served: Served, event: Event | None, request: Request) -> Waiting:
     if event is None:
-        return v2_answers.infer(engine, request, {"model": model.context.model})
+        return v2_answers.computing(served, request)
+    model = served.model
 
     def work() -> Response:
-        inputs = model.event_inputs(event)
-        computed = engine.batcher.submit(Job(inputs)).result()
-        return reply(model, event, model.event_reply(event, computed.outputs))
+        with working_on(request, event):
+            inputs = model.event_inputs(event)
+            computed = served.submit(Job(inputs)).result()
+            return reply(model, event, model.event_reply(event, computed.outputs))
 
     return Waiting(engine.workers.submit(work), _as_is)
 

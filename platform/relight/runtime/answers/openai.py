@@ -10,9 +10,12 @@ import numpy as np
 from relight.base.errors import Failed, NotFound
 from relight.runtime.answers.timing import server_timing
 from relight.runtime.batcher import Computed, Job
+from relight.runtime.model import EmbeddingsMap
 from relight.runtime.pending import Waiting
+from relight.runtime.served import Served
 from relight.wire import openai, v2
 from relight.wire.http import Request, Response
+from relight.wire.openai import EmbeddingsRequest
 from relight.wire.tensors import ANY
 
 if TYPE_CHECKING:
@@ -21,29 +24,31 @@ if TYPE_CHECKING:
 _JSON = (("content-type", v2.JSON),)
 
 
-def models(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response:
-    return Response(200, _JSON, openai.models_body([engine.model.context.model]))
+def models(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Waiting:
+    return Waiting(engine.models.names(), lambda names: Response(200, _JSON, openai.models_body(names)))
 
 
-def model(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response:
-    _known(engine, parameters["model"])
-    return Response(200, _JSON, v2.dump(openai.model_body(parameters["model"])))
+def model(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Waiting:
+    name = parameters["model"]
+    future = engine.models.ready(name, None)
+    return Waiting(future, lambda _: Response(200, _JSON, v2.dump(openai.model_body(name))))
 
 
-def _known(engine: Engine, name: str) -> None:
-    have = engine.model.context.model
-    if name != have:
-        raise NotFound(f"there is no model {name!r} here; {have!r} is served", param="model")
-
-
-def embeddings(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Waiting:
-    served = engine.model
-    tensors = served.openai_embeddings
-    if tensors is None:
-        raise NotFound(f"the model {served.context.model!r} makes no embeddings")
+def embeddings(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response | Waiting:
+    models = engine.models
     asked = openai.decode_embeddings(request.body)
-    _known(engine, asked.model)
-    for spec in served.outputs:
+
+    def work(served: Served) -> Waiting:
+        tensors = served.model.openai_embeddings
+        if tensors is None:
+            raise NotFound(f"the model {served.name!r} makes no embeddings")
+        return _embed(served, tensors, asked)
+
+    return models.use(asked.model, None, work)
+
+
+def _embed(served: Served, tensors: EmbeddingsMap, asked: EmbeddingsRequest) -> Waiting:
+    for spec in served.model.outputs:
         if spec.name == tensors.output and spec.shape[-1] != ANY:
             openai.check_dimensions(asked, spec.shape[-1])
     texts = np.empty(len(asked.texts), dtype=object)
@@ -57,4 +62,4 @@ def embeddings(engine: Engine, request: Request, parameters: Mapping[str, str]) 
         tokens = int(np.sum(computed.outputs[tensors.tokens])) if tensors.tokens else 0
         return Response(200, (*_JSON, server_timing(computed)), openai.encode_embeddings(asked, vectors, tokens))
 
-    return Waiting(engine.batcher.submit(Job({tensors.input: texts})), finish)
+    return Waiting(served.submit(Job({tensors.input: texts})), finish)

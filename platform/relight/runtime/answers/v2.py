@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
-from relight.base.errors import NotFound, NotReady
+from relight.base.errors import NotFound
 from relight.runtime.answers.timing import server_timing
 from relight.runtime.batcher import Computed, Job
-from relight.runtime.model import Model
 from relight.runtime.pending import Waiting
-from relight.wire import v2
+from relight.runtime.repository import RepositoryModel
+from relight.runtime.served import Served
+from relight.wire import modelconfig, v2
 from relight.wire.http import Request, Response
 
 if TYPE_CHECKING:
@@ -31,19 +32,6 @@ def _json(body: object, status: int = 200) -> Response:
     return Response(status, _JSON, v2.dump(body))
 
 
-def named(engine: Engine, parameters: Mapping[str, str]) -> Model:
-    """The model that the path names; NotFound where this process serves another one, or another version."""
-    model = engine.model
-    context = model.context
-    if parameters["model"] != context.model:
-        raise NotFound(f"there is no model {parameters['model']!r} here; {context.model!r} is served", param="model")
-    version = parameters.get("version")
-    if version is not None and version != context.version:
-        have = f"version {context.version} is served" if context.version else "it has no versions"
-        raise NotFound(f"there is no version {version!r} of model {context.model!r} here; {have}", param="model")
-    return model
-
-
 def server(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response:
     return _json(v2.server_metadata("relight", _version()))
 
@@ -57,44 +45,53 @@ def ready(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Re
     return _json({"ready": is_ready}, 200 if is_ready else 503)
 
 
-def models(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response:
-    return _json({"models": [engine.model.context.model]})
+def models(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Waiting:
+    return Waiting(engine.models.names(), lambda names: _json({"models": names}))
 
 
-def metadata(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response:
-    model = named(engine, parameters)
-    context = model.context
-    return _json(v2.model_metadata(context.model, context.version, model.platform, model.inputs, model.outputs))
+def metadata(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response | Waiting:
+    def work(served: Served) -> Response:
+        model = served.model
+        return _json(v2.model_metadata(served.name, served.version, model.platform, model.inputs, model.outputs))
+
+    return engine.models.use(parameters["model"], parameters.get("version"), work)
 
 
-def model_ready(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response:
-    model = named(engine, parameters)
-    is_ready, reason = engine.ready()
-    if not is_ready:
-        raise NotReady(f"model {model.context.model!r} is not ready: {reason}", retry_after=1.0)
-    return _json({"name": model.context.model, "ready": True})
+def configuration(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response | Waiting:
+    """The configuration as it is acted on, what was derived from the file included."""
+
+    def work(served: Served) -> Response:
+        if not isinstance(served.model, RepositoryModel):
+            raise NotFound(f"model {served.name!r} is a function's own, and has no configuration", param="model")
+        return _json(modelconfig.to_json(served.model.config))
+
+    return engine.models.use(parameters["model"], parameters.get("version"), work)
 
 
-def index(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response:
-    """The repository as this process has it: one model."""
-    context = engine.model.context
-    return _json([{"name": context.model, "version": context.version or "", "state": "READY", "reason": ""}])
+def model_ready(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Waiting:
+    name = parameters["model"]
+    future = engine.models.ready(name, parameters.get("version"))
+    return Waiting(future, lambda _: _json({"name": name, "ready": True}))
 
 
-def load(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response:
-    """The one model is loaded already, or ``named`` says why not."""
-    return _json({"name": named(engine, parameters).context.model, "load": True})
+def statistics(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response:
+    found = engine.models.statistics(parameters.get("model"), parameters.get("version"))
+    return _json({"model_stats": found})
 
 
-def infer(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Waiting:
-    model = named(engine, parameters)
+def infer(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response | Waiting:
+    return engine.models.use(parameters["model"], parameters.get("version"), lambda served: computing(served, request))
+
+
+def computing(served: Served, request: Request) -> Waiting:
+    """An inference request, handed to a loaded model."""
+    model = served.model
     asked = v2.decode_request(request.headers, request.body, inputs=model.inputs, outputs=model.outputs)
     if asked.id is None and "x-request-id" in request.headers:
         asked = v2.with_id(asked, request.headers.get("x-request-id"))
 
     def finish(computed: Computed) -> Response:
-        context = model.context
-        headers, body = v2.encode_response(context.model, context.version, asked, computed.outputs, model.outputs)
+        headers, body = v2.encode_response(served.name, served.version, asked, computed.outputs, model.outputs)
         return Response(200, (*headers, server_timing(computed)), body)
 
-    return Waiting(engine.batcher.submit(Job(asked.inputs, asked.parameters)), finish)
+    return Waiting(served.submit(Job(asked.inputs, asked.parameters)), finish)

@@ -1,0 +1,42 @@
+"""What a process takes of this machine's memory, and of a GPU's."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+from relight.base.errors import PlatformError
+
+GpuCounter = Callable[[int], int | None]
+"""Bytes that the process of an id holds on GPUs; None where there is no GPU here to ask."""
+
+
+def no_gpu(pid: int) -> int | None:
+    """The counter of a machine without a GPU: there is nothing to add to a model's bytes."""
+    return None
+
+
+def resident(pid: int) -> int:
+    """Bytes that a process takes: its private pages, and its share of those that others map too (PSS).
+
+    PlatformError where the kernel does not tell.
+    """
+    path = Path(f"/proc/{pid}/smaps_rollup")
+    try:
+        for line in path.read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError) as error:
+        raise PlatformError(f"the memory of process {pid} cannot be read from {path}: {error}") from error
+    raise PlatformError(f"{path} does not say how much memory the process takes")
+
+
+def trim() -> None:
+    """Give freed memory back to the machine: what was unloaded must not stay with the allocator."""
+    gc.collect()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        return  # Another C library, which has no such call.

@@ -1,0 +1,54 @@
+"""A model at work: the model, its queue and its figures."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+
+from relight.runtime.answers.statistics import Counted, ModelCounts, Statistics
+from relight.runtime.batcher import Batcher, Computed, Job
+from relight.runtime.model import Model
+
+log = logging.getLogger("relight.served")
+
+
+class Served:
+    """One loaded model. ``submit`` at any time, ``stop`` once nothing more comes."""
+
+    def __init__(self, model: Model, queue_limit: int, counts: ModelCounts) -> None:
+        self.model = model
+        self.counts = counts
+        batcher = Batcher(model.context.model, counts.measured(model.compute), queue_limit)
+        self._queue = Counted(batcher, counts)
+
+    @property
+    def name(self) -> str:
+        return self.model.context.model
+
+    @property
+    def version(self) -> str | None:
+        return self.model.context.version
+
+    @property
+    def queued(self) -> int:
+        """How many requests wait."""
+        return self._queue.queued
+
+    def submit(self, job: Job) -> Future[Computed]:
+        """Queue a job; as ``Batcher.submit``."""
+        return self._queue.submit(job)
+
+    def stop(self, timeout: float) -> None:
+        """Refuse what waits, give what runs ``timeout`` seconds, and let go of the model. Never raises."""
+        self._queue.stop(timeout)
+        try:
+            self.model.unload()
+        except Exception:
+            log.exception("unload.failed model=%s version=%s: it is let go of all the same", self.name, self.version)
+
+
+def serve(model: Model, queue_limit: int, statistics: Statistics) -> Served:
+    """Put a loaded model to work. Its figures go on where it was loaded before."""
+    context = model.context
+    counts = statistics.of(context.model, context.version, batched=model.max_batch_size > 0)
+    return Served(model, queue_limit, counts)
