@@ -15,6 +15,7 @@ from relight.base.errors import (
     Unprocessable,
     Unsupported,
 )
+from relight.decide.batching import BatchingSettings, QueuePolicy
 from relight.runtime.context import FunctionContext
 from relight.runtime.model import EmbeddingsMap, Model
 from relight.runtime.onnx import OnnxModel
@@ -25,6 +26,7 @@ from relight.wire.tensors import Array, TensorSpec
 __all__ = [
     "Array",
     "BadInput",
+    "BatchingSettings",
     "Conflict",
     "Deadline",
     "EmbeddingsMap",
@@ -37,6 +39,7 @@ __all__ = [
     "OnnxModel",
     "Overloaded",
     "Problem",
+    "QueuePolicy",
     "Step",
     "TensorSpec",
     "TooLarge",

@@ -11,7 +11,7 @@ from typing import Any
 
 from relight.base.errors import Failed, LoadFailed, NotFound, NotReady, RelightError
 from relight.runtime import endpoints, loader
-from relight.runtime.batcher import Batcher
+from relight.runtime.batcher import Batcher, for_model
 from relight.runtime.context import FunctionSettings
 from relight.runtime.function import Function
 from relight.runtime.lifecycle import Lifecycle, Listener, State
@@ -106,7 +106,7 @@ class Engine:
         self._function = function
         name = function.context.name
         if isinstance(function, Model):
-            self._batcher = Batcher(name, function.compute, self.settings.queue_limit)
+            self._batcher = for_model(function, self.settings.queue_limit, self.metrics.ran)
             self._workers = Workers(f"{name}-events", EVENT_THREADS, self.settings.queue_limit)
         elif isinstance(function, Step):
             self._workers = Workers(f"{name}-step", function.concurrency, self.settings.queue_limit)

@@ -11,6 +11,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
 
 class Metrics:
     """Few, and each answers a question: how many and with what code, how long, how many now, how long was the start."""
@@ -32,6 +34,24 @@ class Metrics:
         in_flight.set_function(lambda: self._in_flight)
         queue = Gauge("relight_queue_length", "Requests that wait for a thread", registry=self.registry)
         queue.set_function(queued)
+        self._rows = Histogram(
+            "relight_batch_rows", "Rows of one run of the model", buckets=_ROWS, registry=self.registry
+        )
+        self._requests_together = Histogram(
+            "relight_batch_requests",
+            "Requests, or parts of large ones, of one run",
+            buckets=_ROWS,
+            registry=self.registry,
+        )
+        self._wait = Histogram(
+            "relight_batch_wait_seconds",
+            "What the first request of a run waited",
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._run = Histogram(
+            "relight_batch_run_seconds", "One run of the model", buckets=_BUCKETS, registry=self.registry
+        )
         self._load = Gauge(
             "relight_load_seconds", "The start of this process, by phase", ["phase"], registry=self.registry
         )
@@ -55,6 +75,13 @@ class Metrics:
                 child = self._by_code[status] = self._requests.labels(str(status))
         child.inc()
         self._duration.observe(seconds)
+
+    def ran(self, rows: int, requests: int, wait: float, seconds: float) -> None:
+        """One run of the model."""
+        self._rows.observe(rows)
+        self._requests_together.observe(requests)
+        self._wait.observe(wait)
+        self._run.observe(seconds)
 
     def loaded(self, phases: Mapping[str, float]) -> None:
         for phase, seconds in phases.items():

@@ -1,8 +1,9 @@
-"""A bounded pool of threads for steps and for the author's code around a model."""
+"""Threads: a bounded pool for steps and for the author's code around a model, and an alarm."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -96,3 +97,45 @@ def _execute(future: Future[Any], work: Callable[[], Any]) -> None:
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+class Alarm:
+    """Calls ``ring`` in a thread of its own at the earliest of the times that were set. Nothing runs between them.
+
+    Times are those of ``time.perf_counter``. The thread starts when the first time is set.
+    """
+
+    def __init__(self, name: str, ring: Callable[[], None]) -> None:
+        self._name = name
+        self._ring = ring
+        self._at: float | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def set(self, at: float) -> None:
+        """Ring at ``at``, unless it rings earlier: whoever still wants this time then sets it again."""
+        with self._changed:
+            if self._closed or (self._at is not None and self._at <= at):
+                return
+            self._at = at
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """Ring no more. Idempotent; does not wait for a ``ring`` that is going on."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closed and (self._at is None or self._at > time.perf_counter()):
+                    self._changed.wait(None if self._at is None else max(0.0, self._at - time.perf_counter()))
+                if self._closed:
+                    return
+                self._at = None
+            self._ring()
