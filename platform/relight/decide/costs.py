@@ -23,7 +23,7 @@ CLIP = 2.0
 GROWTH = 4
 """How much larger than the largest run so far a run of unknown cost may be."""
 FIRST = 2
-"""What stands for the largest run where there was none: first runs are of up to ``GROWTH`` times that."""
+"""What stands for the largest run where there was none as large: first runs are of up to ``GROWTH`` times that."""
 REVISIT = 256
 """Runs after which a size that did not pay is tried again; times the square of how much more it cost."""
 
@@ -93,7 +93,7 @@ class Costs:
         A larger one must save something. One that did not pay is tried again after a long while, and one that is above
         a size that does not pay is not tried at all.
         """
-        limit = GROWTH * max((2**known for known in self._classes), default=FIRST)
+        limit = GROWTH * max([FIRST, *(2**known for known in self._classes)])
         chosen, least = sizes[0], None
         untried: list[int] = []
         pays = True
@@ -112,7 +112,7 @@ class Costs:
 
     def _next(self, untried: Sequence[int], *, first: bool, smallest: int) -> int:
         """Which size to try: one that was begun with; then the smallest, for nothing else says what others save."""
-        begun = [size for size in untried if _class(size) in self._classes]
+        begun = [size for size in untried if size > smallest and _class(size) in self._classes]
         if begun:
             return begun[-1]
         return smallest if smallest in untried and not first else untried[-1]

@@ -26,7 +26,7 @@ import numpy as np
 from relight.base.errors import BadInput, Deadline, Failed, NotReady, Overloaded, RelightError
 from relight.decide import batching
 from relight.decide.batching import BatchingSettings
-from relight.decide.costs import Costs
+from relight.decide.costs import OVERHEAD, Costs
 from relight.decide.inlining import Inlining
 from relight.runtime.tickets import (
     Computed,
@@ -79,6 +79,8 @@ class _Instance:
         self.compute = compute
         self.work: SimpleQueue[_Work | None] = SimpleQueue()
         self.thread: threading.Thread | None = None
+        self.made = 0
+        """Runs in the thread."""
 
 
 class Batcher:
@@ -338,7 +340,8 @@ class Batcher:
         seats = [seat for seat in seats if not seat.ticket.gone]
         if not seats:
             return 0
-        begun = time.perf_counter()
+        instance.made += 1
+        made, begun = instance.made, time.perf_counter()
         try:
             shares = _shares(instance.compute(self._merged(seats)), seats)
         except BaseException as error:  # An author's sys.exit must end the request, not this thread.
@@ -349,8 +352,8 @@ class Batcher:
             middle = len(seats) // 2
             culprits = self._compute(instance, seats[:middle]) + self._compute(instance, seats[middle:])
             if not culprits:
-                # Nobody's fault: so large a run does not work, and costs what its halves cost more.
-                self._learn(seats, time.perf_counter() - begun)
+                # Nobody's fault: so large a run does not work, and costs what all these runs did.
+                self._learn(seats, time.perf_counter() - begun + OVERHEAD * (instance.made - made))
             return culprits
         seconds = time.perf_counter() - begun
         if self._inlining is not None:

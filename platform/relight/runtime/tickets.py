@@ -129,11 +129,11 @@ def rows_of(job: Job) -> int | None:
 def group_of(job: Job, settings: BatchingSettings) -> Hashable:
     """Equal for jobs that may ride together: what is computed with them, and how their rows look."""
     inputs = job.inputs
-    if len(inputs) == 1 and not job.parameters and not settings.ragged:
-        ((name, array),) = inputs.items()
-        return name, array.dtype.char, array.shape[1:]
     # 1, 1.0 and True are equal to Python, and need not be so to a model.
-    parameters = frozenset((k, type(v), v) for k, v in job.parameters.items() if k not in UNMERGED)
+    parameters = tuple((k, type(v), v) for k, v in sorted(job.parameters.items()) if k not in UNMERGED)
+    if len(inputs) == 1 and not settings.ragged:
+        ((name, array),) = inputs.items()
+        return parameters, name, array.dtype.char, array.shape[1:]
     shapes = tuple(
         (name, array.dtype.char, array.ndim if name in settings.ragged else array.shape[1:])
         for name, array in sorted(inputs.items())
