@@ -431,14 +431,14 @@ def test_stop_refuses_what_waits_and_lets_end_what_runs(model: Doubling) -> None
 
 
 def test_every_run_is_told_to_the_metrics(model: Doubling) -> None:
-    told: list[tuple[int, int]] = []
-    one = batcher(model, observe=lambda rows, requests, waited, seconds: told.append((rows, requests)))
+    told: list[int] = []
+    one = batcher(model, observe=lambda rows, waited, seconds: told.append(rows))
     busy(model, one)
     futures = [one.submit(job(1, 2)), one.submit(job(3))]
     model.go.set()
     wait(futures, WAIT)
     until(lambda: len(told) == 2, "told")
-    assert told == [(1, 1), (3, 2)]
+    assert told == [1, 3]
     one.stop(WAIT)
 
 

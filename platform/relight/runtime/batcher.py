@@ -35,10 +35,8 @@ from relight.runtime.tickets import (
     Ticket,
     asked_level,
     asked_timeout,
-    group_of,
+    measured,
     merged,
-    rows_of,
-    weight_of,
 )
 from relight.runtime.workers import RETRY_AFTER, Alarm
 from relight.wire.tensors import ANY, Array
@@ -51,8 +49,8 @@ __all__ = ["Batcher", "Computed", "Job", "for_model"]
 log = logging.getLogger("relight.batcher")
 
 Compute = Callable[[dict[str, Array]], Mapping[str, Array]]
-Observe = Callable[[int, int, float, float], None]
-"""Hears of one run: its rows, its requests, the seconds that the first of these waited, and those that it took."""
+Observe = Callable[[int, float, float], None]
+"""Hears of one run: its rows, the seconds that the first of them waited, and those that it took."""
 
 ALONE = BatchingSettings(max_batch_size=1)
 """Every request is a run of its own."""
@@ -183,11 +181,9 @@ class Batcher:
 
     def _seats(self, ticket: Ticket, expires: float | None) -> list[Seat]:
         job, level, arrived = ticket.job, ticket.level, ticket.arrived
-        rows = rows_of(job)
-        weight = weight_of(job, rows or 1)
-        if rows is None or not self._batches:
-            return [Seat(rows or 1, None, arrived, expires, level, weight, ticket=ticket)]
-        group = group_of(job, self._settings)
+        rows, group, weight = measured(job, self._settings)
+        if group is None or not self._batches:
+            return [Seat(rows, None, arrived, expires, level, weight, ticket=ticket)]
         if rows <= self._settings.max_batch_size:
             return [Seat(rows, group, arrived, expires, level, weight, ticket=ticket)]
         sizes = batching.parts(rows, self._settings.max_batch_size)
@@ -376,16 +372,16 @@ class Batcher:
         self._learn(seats, seconds)
         if self._observe is not None:
             rows = sum(seat.rows for seat in seats)
-            self._observe(rows, len(seats), begun - min(seat.arrived for seat in seats), seconds)
+            self._observe(rows, begun - min(seat.arrived for seat in seats), seconds)
         for seat, share in zip(seats, shares, strict=True):
             ticket = seat.ticket
             if len(ticket.parts) == 1:
-                arrived = ticket.arrive(0, share, seconds)
+                ticket.arrive(0, share, seconds)
             else:
                 with self._lock:  # Other parts may be done at the same time, by other instances.
-                    arrived = ticket.arrive(seat.part, share, seconds)
-            if arrived:
-                self._tell(ticket)
+                    if not ticket.arrive(seat.part, share, seconds):
+                        continue
+            self._tell(ticket)
 
     def _fail(self, seat: Seat, error: BaseException) -> None:
         seat.ticket.outcome = error

@@ -72,10 +72,10 @@ class Ticket(Future[Computed]):
         """A part is computed; True where it was the last one."""
         self.parts[part] = outputs
         self.infer += seconds
-        parts = [one for one in self.parts if one is not None]
-        if len(parts) < len(self.parts) or self.outcome is not None:
-            return False
-        if len(parts) > 1:
+        if len(self.parts) > 1:
+            parts = [one for one in self.parts if one is not None]
+            if len(parts) < len(self.parts) or self.outcome is not None:
+                return False
             outputs = {name: np.concatenate([one[name] for one in parts]) for name in outputs}
         begun = self.arrived if self.begun is None else self.begun
         self.outcome = Computed(outputs, begun - self.arrived, self.infer)
@@ -95,8 +95,9 @@ class Ticket(Future[Computed]):
     def settle(self) -> None:
         """Tell the outcome to whoever waits. Not under a lock: callbacks run here."""
         outcome = self.outcome
-        # Cancelled, or answered at its deadline, meanwhile.
-        with suppress(InvalidStateError):
+        if self.done():
+            return  # Cancelled, or answered at its deadline.
+        with suppress(InvalidStateError):  # The same, at this very moment.
             if isinstance(outcome, BaseException):
                 self.set_exception(outcome)
             elif outcome is not None:
@@ -119,34 +120,36 @@ class Seat(Passenger):
         return {name: array[self.start : self.start + self.rows] for name, array in inputs.items()}
 
 
-def rows_of(job: Job) -> int | None:
-    """The rows of a job; None where its inputs do not agree on them, or have none."""
-    rows = {len(array) if array.ndim else -1 for array in job.inputs.values()}
-    count = rows.pop() if len(rows) == 1 else 0
-    return count if count > 0 else None
-
-
-def group_of(job: Job, settings: BatchingSettings) -> Hashable:
-    """Equal for jobs that may ride together: what is computed with them, and how their rows look."""
+def measured(job: Job, settings: BatchingSettings) -> tuple[int, Hashable | None, int]:
+    """Rows, group and weight of a job, as a passenger has them; no group where it can only ride alone."""
     inputs = job.inputs
-    # 1, 1.0 and True are equal to Python, and need not be so to a model.
-    parameters = tuple((k, type(v), v) for k, v in sorted(job.parameters.items()) if k not in UNMERGED)
     if len(inputs) == 1 and not settings.ragged:
         ((name, array),) = inputs.items()
-        return parameters, name, array.dtype.char, array.shape[1:]
-    shapes = tuple(
-        (name, array.dtype.char, array.ndim if name in settings.ragged else array.shape[1:])
-        for name, array in sorted(inputs.items())
-    )
-    return parameters, shapes
+        shape = array.shape
+        rows = shape[0] if shape else 0
+        kinds: Hashable = (name, array.dtype.char, shape[1:])
+    else:
+        counts = {len(array) if array.ndim else 0 for array in inputs.values()}
+        rows = counts.pop() if len(counts) == 1 else 0
+        kinds = tuple(
+            (name, array.dtype.char, array.ndim if name in settings.ragged else array.shape[1:])
+            for name, array in sorted(inputs.items())
+        )
+    weight = sum(map(_elements, inputs.values())) // (rows or 1)
+    if not rows:
+        return 1, None, weight.bit_length()
+    parameters = job.parameters
+    if parameters:
+        # 1, 1.0 and True are equal to Python, and need not be so to a model.
+        told = tuple([(k, type(v), v) for k, v in sorted(parameters.items()) if k not in UNMERGED])
+        if told:
+            return rows, (told, kinds), weight.bit_length()
+    return rows, kinds, weight.bit_length()
 
 
-def weight_of(job: Job, rows: int) -> int:
-    """The class of a row's size, by powers of two; texts count by their bytes."""
-    size = 0
-    for array in job.inputs.values():
-        size += sum(map(_bytes, array.ravel().tolist())) if array.dtype.char == "O" else array.size
-    return (size // rows).bit_length()
+def _elements(array: Array) -> int:
+    """Texts count by their bytes."""
+    return sum(map(_bytes, array.ravel().tolist())) if array.dtype.char == "O" else array.size
 
 
 def _bytes(element: object) -> int:
