@@ -22,6 +22,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
+LONGEST = 60.0
+"""Seconds after which a load is given up that has had no answers."""
+
 
 @dataclass
 class Exchange:
@@ -63,6 +66,9 @@ class Caller(asyncio.Protocol):
         self.send()
 
     def send(self) -> None:
+        if self.result.over:
+            self.result.leave()
+            return
         self.at = (self.at + 1) % len(self.exchanges)
         self.sent = time.perf_counter()
         self.transport.write(self.exchanges[self.at].request)  # type: ignore[attr-defined]
@@ -74,28 +80,52 @@ class Caller(asyncio.Protocol):
         self.body += body
 
     def on_message_complete(self) -> None:
-        self.result.seconds.append(time.perf_counter() - self.sent)
+        self.result.answered(time.perf_counter() - self.sent)
         if not self.exchanges[self.at].right(self.parser.get_status_code(), self.body):
             self.result.wrong += 1
         self.body = b""
         self.send()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.result.lost += 1
+        if not self.result.closing:
+            self.result.lost += 1
+            self.result.leave()
 
 
 @dataclass
 class Result:
     """What one closed loop saw."""
 
+    connections: int
     seconds: list[float] = field(default_factory=list)
+    """What each answer took, of those that came in time."""
     wrong: int = 0
     lost: int = 0
+    left: int = 0
+    """Connections that have had their last answer."""
+    over: bool = False
+    closing: bool = False
+    spent: float = 0.0
+    enough: asyncio.Event = field(default_factory=asyncio.Event)
+    all_left: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def answered(self, seconds: float) -> None:
+        if not self.over:
+            self.seconds.append(seconds)
+            if len(self.seconds) >= self.connections:
+                self.enough.set()
+
+    def leave(self) -> None:
+        self.left += 1
+        if self.left >= self.connections:
+            self.enough.set()
+            self.all_left.set()
 
 
 async def closed_loop(port: int, exchanges: Sequence[Exchange], connections: int, seconds: float) -> Result:
-    """Keep ``connections`` requests under way for so long; every answer is checked."""
-    result = Result()
+    """Keep ``connections`` requests under way for so long, and until there are as many answers; all are checked."""
+    result = Result(connections)
+    begun = time.perf_counter()
     loop = asyncio.get_running_loop()
     transports = []
     for number in range(connections):
@@ -103,10 +133,16 @@ async def closed_loop(port: int, exchanges: Sequence[Exchange], connections: int
         transport, _ = await loop.create_connection(lambda at=at: Caller(exchanges, at, result), "127.0.0.1", port)
         transports.append(transport)
     await asyncio.sleep(seconds)
-    lost = result.lost
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(result.enough.wait(), LONGEST)
+    result.spent = time.perf_counter() - begun
+    result.over = True
+    # What is under way is waited for: the next load must not find a queue.
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(result.all_left.wait(), LONGEST)
+    result.closing = True
     for transport in transports:
         transport.abort()
-    result.lost = lost
     return result
 
 
@@ -116,8 +152,14 @@ def run_loop(port: int, exchanges: Sequence[Exchange], connections: int, seconds
         result = runner.run(closed_loop(port, exchanges, connections, seconds))
     ordered = sorted(result.seconds)
     count = len(ordered)
-    marks = {f"p{share * 100:g}": ordered[min(count - 1, int(count * share))] for share in (0.5, 0.9, 0.99)} if count else {}
-    print(json.dumps({"rate": count / seconds, "count": count, "wrong": result.wrong, "lost": result.lost, **marks}))
+    marks = (
+        {f"p{share * 100:g}": ordered[min(count - 1, int(count * share))] for share in (0.5, 0.9, 0.99)}
+        if count
+        else {}
+    )
+    print(
+        json.dumps({"rate": count / result.spent, "count": count, "wrong": result.wrong, "lost": result.lost, **marks})
+    )
 
 
 # -- processes
@@ -136,10 +178,8 @@ def process(command: Sequence[str], port: int, ready: Callable[[], bool], **opti
         yield child.pid
     finally:
         child.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(10)
-        except subprocess.TimeoutExpired:
-            pass
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()

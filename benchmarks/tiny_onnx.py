@@ -7,6 +7,7 @@ everything else is bytes behind its length. Field numbers are those of ``onnx/on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +57,7 @@ def perceptron(sizes: Sequence[int], seed: int = 7) -> tuple[bytes, list[NDArray
     random = np.random.default_rng(seed)
     weights: list[NDArray[np.float32]] = []
     nodes, tensors, at = b"", b"", "x"
-    for layer, (width, height) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for layer, (width, height) in enumerate(pairwise(sizes)):
         last = layer == len(sizes) - 2
         scale, bias = random.normal(size=(width, height)) / width**0.5, random.normal(size=height)
         weights += [scale.astype(np.float32), bias.astype(np.float32)]
