@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from relight.base.errors import NotReady, Overloaded
-from relight.runtime.workers import Alarm, Workers
+from relight.runtime.workers import Alarm, Stopwatch, Workers
 
 
 class Gate:
@@ -150,3 +150,15 @@ def test_a_time_that_is_past_rings_at_once() -> None:
     alarm.set(0.0)
     assert rung.wait(5)
     alarm.stop()
+
+
+def test_who_waits_is_slow_and_who_works_is_what_it_works() -> None:
+    waiting = Stopwatch()
+    threading.Event().wait(0.02)
+    assert waiting.seconds(0.001) >= 0.02, "it gave the CPU up of itself"
+    working = Stopwatch()
+    begun = time.thread_time()
+    while time.thread_time() - begun < 0.02:
+        pass
+    assert working.seconds(0.001) >= 0.02
+    assert Stopwatch().seconds(60) < 60

@@ -27,7 +27,7 @@ from relight.base.errors import BadInput, Deadline, Failed, NotReady, Overloaded
 from relight.decide import batching
 from relight.decide.batching import BatchingSettings
 from relight.decide.costs import OVERHEAD, Costs
-from relight.decide.inlining import Inlining
+from relight.decide.inlining import ENTER, Inlining
 from relight.runtime.tickets import (
     Computed,
     Job,
@@ -38,7 +38,7 @@ from relight.runtime.tickets import (
     measured,
     merged,
 )
-from relight.runtime.workers import RETRY_AFTER, Alarm
+from relight.runtime.workers import RETRY_AFTER, Alarm, Stopwatch
 from relight.wire.tensors import ANY, Array
 
 if TYPE_CHECKING:
@@ -317,6 +317,7 @@ class Batcher:
         """A run on the loop's thread; False where it failed, and is repeated in the instance's thread."""
         inlining = self._inlining
         begun = time.perf_counter()
+        watch = Stopwatch()
         try:
             shares = _shares(instance.compute(self._merged(work.seats)), work.seats)
         except BaseException as error:
@@ -325,7 +326,7 @@ class Batcher:
                 return True
             self._hand_over(instance, _Work(work.seats, failed_on_loop=True))
             return False
-        seconds = time.perf_counter() - begun
+        seconds = watch.seconds(ENTER)
         if inlining is not None:
             inlining.on_loop(seconds)
         self._done(work.seats, shares, begun, seconds)

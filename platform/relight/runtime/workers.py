@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from resource import RUSAGE_THREAD, getrusage
 from typing import Any, NamedTuple
 
 from relight.base.errors import NotReady, Overloaded
@@ -97,6 +98,30 @@ def _execute(future: Future[Any], work: Callable[[], Any]) -> None:
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+class Stopwatch:
+    """Times work on this thread, and knows whether it was slow or was interrupted."""
+
+    __slots__ = ("_begun", "_usage")
+
+    def __init__(self) -> None:
+        self._usage = getrusage(RUSAGE_THREAD)
+        self._begun = time.perf_counter()
+
+    def seconds(self, suspicious: float) -> float:
+        """Seconds since it was made.
+
+        Above ``suspicious``: the time that the thread spent on a CPU, if it never gave that up of itself. Then other
+        processes have had it, and the work was not to blame.
+        """
+        seconds = time.perf_counter() - self._begun
+        if seconds <= suspicious:
+            return seconds
+        before, after = self._usage, getrusage(RUSAGE_THREAD)
+        if after.ru_nvcsw != before.ru_nvcsw:
+            return seconds
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 class Alarm:

@@ -88,6 +88,7 @@ class HttpProtocol(asyncio.Protocol):
         self._raw_body = 0
         self._held = False
         self._served = False
+        self._dispatching = False
         self._begin()
 
     def _begin(self) -> None:
@@ -258,7 +259,10 @@ class HttpProtocol(asyncio.Protocol):
             answer = self._server.engine.dispatch(self._current.request)
             if isinstance(answer, Pending):
                 self._pending = answer
+                # Done already, it must not be answered from within this call: calls would pile up.
+                self._dispatching = True
                 answer.future.add_done_callback(self._done)
+                self._dispatching = False
                 return
             self._answer(answer)
 
@@ -277,8 +281,11 @@ class HttpProtocol(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def _done(self, future: Future[Any]) -> None:
-        # In the thread that computed.
-        self._server.post(self, future)
+        # In the thread that computed. That may be the loop's own, in a turn of its own: then it is answered at once.
+        if not self._dispatching and self._server.on_loop():
+            self.respond(future)
+        else:
+            self._server.post(self, future)
 
     def respond(self, future: Future[Any]) -> None:
         """On the loop: what was waited for is there."""

@@ -85,13 +85,17 @@ class Server:
 
     # What connections tell.
 
+    def on_loop(self) -> bool:
+        """Whether this is the loop's thread."""
+        return threading.get_ident() == self._thread
+
     def post(self, connection: HttpProtocol, future: Future[Any]) -> None:
         """Have ``connection.respond(future)`` called on the loop; from any thread. A batch wakes the loop once."""
         self._mail.append((connection, future))
         # Whoever sets the flag wakes the loop; the loop takes it down before it looks for the last time.
         if not self._posted:
             self._posted = True
-            if threading.get_ident() == self._thread:
+            if self.on_loop():
                 self.loop.call_soon(self._deliver)
             elif not self.loop.is_closed():  # It is gone only after every connection is: then nobody waits.
                 self.loop.call_soon_threadsafe(self._deliver)

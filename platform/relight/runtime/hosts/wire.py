@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -18,6 +19,7 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _LINES = {status: f"HTTP/1.1 {status} {reason}" for status, reason in _REASONS.items()}
 _BREAKS = re.compile(r"[\r\n\0]")
 _BODILESS = frozenset({204, 304})
+_TELLING = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect"})
 
 
 def render(response: Response, *, date: str, keep_alive: bool, http10: bool) -> bytes:
@@ -64,13 +66,15 @@ def check_head(version: str, headers: Sequence[tuple[bytes, bytes]]) -> Head:
     length, expect, codings = None, None, []
     for name, value in headers:
         size += len(name) + len(value) + 4
+        if name not in _TELLING:
+            continue
         if name == b"host":
             hosts += 1
         elif name == b"content-length":
             length = int(value)
         elif name == b"transfer-encoding":
             codings.append(value.strip().lower())
-        elif name == b"expect":
+        else:
             expect = value
     if hosts > 1 or (version == "1.1" and hosts == 0):
         raise BadInput("expected exactly one Host header")
@@ -79,6 +83,7 @@ def check_head(version: str, headers: Sequence[tuple[bytes, bytes]]) -> Head:
     return Head(size, length, bool(codings), expect)
 
 
+@lru_cache(maxsize=256)
 def split_target(target: bytes) -> tuple[str, str]:
     """Path, percent-decoded, and query of a request's target, whichever of its forms it has."""
     if target.startswith(b"/"):
