@@ -15,6 +15,7 @@ from relight.base.errors import (
     Unprocessable,
     Unsupported,
 )
+from relight.decide.batching import BatchingSettings, QueuePolicy
 from relight.runtime.calls import CurrentRequest, current_request
 from relight.runtime.context import FunctionContext
 from relight.runtime.model import EmbeddingsMap, Model
@@ -28,6 +29,7 @@ from relight.wire.tensors import Array, TensorSpec
 __all__ = [
     "Array",
     "BadInput",
+    "BatchingSettings",
     "Conflict",
     "CurrentRequest",
     "Deadline",
@@ -42,6 +44,7 @@ __all__ = [
     "OnnxModel",
     "Overloaded",
     "Problem",
+    "QueuePolicy",
     "RepositoryModel",
     "Step",
     "TensorSpec",

@@ -1,18 +1,16 @@
-"""Bounded threads, and the queue in front of a model."""
+"""Bounded threads, and an alarm."""
 
 from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 
 from relight.base.errors import NotReady, Overloaded
-from relight.runtime.batcher import Batcher, Job
-from relight.runtime.workers import Workers
-from relight.wire.tensors import Array
+from relight.runtime.workers import Alarm, Stopwatch, Workers
 
 
 class Gate:
@@ -121,20 +119,46 @@ def test_a_request_is_let_go_of_before_the_next_comes() -> None:
     workers.stop(5)
 
 
-def test_cancel_one_of_four_and_the_other_three_answer(gate: Gate) -> None:
-    computed: list[float] = []
+def test_an_alarm_rings_at_the_earliest_time_and_again_when_it_is_set_again() -> None:
+    rung: list[float] = []
+    again = threading.Event()
+    begun = time.perf_counter()
 
-    def compute(inputs: dict[str, Array]) -> dict[str, Array]:
-        gate()
-        computed.append(float(inputs["x"][0]))
-        return {"y": inputs["x"] * 2}
+    def ring() -> None:
+        rung.append(time.perf_counter() - begun)
+        if len(rung) == 1:
+            alarm.set(begun + 0.06)
+        else:
+            again.set()
 
-    batcher = Batcher("m", compute, limit=9)
-    futures = [batcher.submit(Job({"x": np.array([number], np.float32)})) for number in range(4)]
-    assert gate.entered.acquire(timeout=5)
-    assert futures[2].cancel()
-    gate.leave.set()
-    assert [futures[number].result(5).outputs["y"].tolist() for number in (0, 1, 3)] == [[0], [2], [6]]
-    assert computed == [0, 1, 3]
-    assert futures[3].result().queue > 0
-    batcher.stop(5)
+    alarm = Alarm("a", ring)
+    alarm.set(begun + 60)
+    alarm.set(begun + 0.03)
+    alarm.set(begun + 50)
+    assert again.wait(5)
+    assert rung[0] >= 0.03
+    assert rung[1] >= 0.06
+    alarm.stop()
+    alarm.set(begun)
+    alarm.stop()
+    assert len(rung) == 2
+
+
+def test_a_time_that_is_past_rings_at_once() -> None:
+    rung = threading.Event()
+    alarm = Alarm("a", rung.set)
+    alarm.set(0.0)
+    assert rung.wait(5)
+    alarm.stop()
+
+
+def test_who_waits_is_slow_and_who_works_is_what_it_works() -> None:
+    waiting = Stopwatch()
+    threading.Event().wait(0.02)
+    assert waiting.seconds(0.001) >= 0.02, "it gave the CPU up of itself"
+    working = Stopwatch()
+    begun = time.thread_time()
+    while time.thread_time() - begun < 0.02:
+        pass
+    assert working.seconds(0.001) >= 0.02
+    assert Stopwatch().seconds(60) < 60

@@ -1,62 +1,446 @@
-"""The queue in front of a model: requests in, futures out, one thread per model instance.
+"""The queue in front of a model: requests in, futures out, runs of many requests at once.
 
 The interface is what every host builds on: ``submit`` returns at once, a future that is cancelled while it waits is
-never computed, and a full queue is an answer and not a wait.
+never computed, and a full queue is an answer and not a wait. What rides together is decided in ``decide.batching``;
+here are the threads, the clock and the futures.
+
+Requests of one turn of an event loop are decided on together. Runs that are known to be short are made on that loop's
+thread; each other run is handed to a thread once, however many requests it holds.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import accumulate
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, NamedTuple
 
-from relight.runtime.workers import Workers
-from relight.wire.tensors import Array
+import numpy as np
 
-Compute = Callable[[dict[str, Array]], dict[str, Array]]
+from relight.base.errors import BadInput, Deadline, Failed, NotReady, Overloaded, RelightError
+from relight.decide import batching
+from relight.decide.batching import BatchingSettings
+from relight.decide.costs import OVERHEAD, Costs
+from relight.decide.inlining import ENTER, Inlining
+from relight.runtime.tickets import (
+    Computed,
+    Job,
+    Seat,
+    Ticket,
+    asked_level,
+    asked_timeout,
+    measured,
+    merged,
+)
+from relight.runtime.workers import RETRY_AFTER, Alarm, Stopwatch
+from relight.wire.tensors import ANY, Array
+
+if TYPE_CHECKING:
+    from relight.runtime.model import Model
+
+__all__ = ["Batcher", "Computed", "Job", "for_model"]
+
+log = logging.getLogger("relight.batcher")
+
+Compute = Callable[[dict[str, Array]], Mapping[str, Array]]
+Observe = Callable[[int, float, float], None]
+"""Hears of one run: its rows, the seconds that the first of them waited, and those that it took."""
+
+ALONE = BatchingSettings(max_batch_size=1)
+"""Every request is a run of its own."""
+TURN = 0.002
+"""Seconds of runs on an event loop in one of its turns; then others have theirs."""
+GAP_SHARE = 0.2
+"""Weight of the newest gap between two arrivals in the average."""
+LONGEST_RETRY = 60.0
+"""Seconds that a refused caller is told to wait at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One request for a model: tensors that fit its specification. Only jobs with equal parameters may be merged."""
+class _Work(NamedTuple):
+    """Passengers of one run, all on board."""
 
-    inputs: dict[str, Array]
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    seats: list[Seat]
+    failed_on_loop: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
-    """What came out, and the seconds that the request waited and was computed."""
+class _Instance:
+    """One copy of the model: computes one run at a time."""
 
-    outputs: dict[str, Array]
-    queue: float
-    infer: float
+    def __init__(self, name: str, compute: Compute) -> None:
+        self.name = name
+        self.compute = compute
+        self.work: SimpleQueue[_Work | None] = SimpleQueue()
+        self.thread: threading.Thread | None = None
+        self.made = 0
+        """Runs in the thread."""
 
 
 class Batcher:
-    """Runs ``compute`` for one job at a time, oldest first; ``limit`` jobs may wait."""
+    """Batches for the instances of one model. ``limit`` requests may wait.
 
-    def __init__(self, name: str, compute: Compute, limit: int) -> None:
-        self._compute = compute
-        self._workers = Workers(f"{name}-model", threads=1, limit=limit)
+    Without ``settings`` each request is a run of its own. Without ``on_loop`` all runs are made in the instances' own
+    threads. ``observe`` hears of each run, in the thread that made it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        instances: Sequence[Compute],
+        limit: int,
+        settings: BatchingSettings | None = None,
+        *,
+        on_loop: bool = True,
+        observe: Observe | None = None,
+    ) -> None:
+        self._limit = limit
+        self._batches = settings is not None
+        self._settings = settings or ALONE
+        self._instances = [_Instance(f"{name}-model-{n}", compute) for n, compute in enumerate(instances)]
+        self._observe = observe
+        self._inlining = Inlining() if on_loop else None
+        self._costs: dict[int, Costs] = {}
+        self._lock = threading.Lock()
+        self._queue: list[Seat] = []
+        self._someone_left = False
+        self._idle = list(reversed(self._instances))
+        self._gap: float | None = None
+        self._arrived: float | None = None
+        self._turning: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._deadlines: list[tuple[float, int, Ticket]] = []
+        self._ordered: deque[Ticket] = deque()
+        # Answers in order are told one by one; a callback may come back here.
+        self._telling = threading.RLock()
+        self._alarm = Alarm(f"{name}-alarm", self._rung)
 
     @property
     def queued(self) -> int:
-        return self._workers.queued
+        """How many requests wait."""
+        return _requests(self._queue)
 
-    def submit(self, job: Job) -> Future[Computed]:
-        """Queue a job. Overloaded, with the seconds to wait, when the queue is full; NotReady after ``stop``."""
-        queued = time.perf_counter()
+    def submit(self, job: Job) -> Ticket:
+        """Queue a job.
 
-        def work() -> Computed:
-            begun = time.perf_counter()
-            outputs = self._compute(job.inputs)
-            return Computed(outputs, begun - queued, time.perf_counter() - begun)
-
-        return self._workers.submit(work)
+        Overloaded, with the seconds to wait, when the queue is full; NotReady after ``stop``; BadInput for a timeout or
+        a priority that is none.
+        """
+        settings = self._settings
+        asked, level = 0.0, settings.default_priority_level
+        if job.parameters:
+            asked, level = asked_timeout(job.parameters), settings.level(asked_level(job.parameters))
+        patience = settings.patience(level, asked)
+        now = time.perf_counter()
+        ticket = Ticket(job, now, level, self._note_leave)
+        seats = self._seats(ticket, now + patience if patience else None)
+        with self._lock:
+            self._admit(seats[0])
+            if self._arrived is not None:
+                gap = now - self._arrived
+                self._gap = gap if self._gap is None else self._gap + GAP_SHARE * (gap - self._gap)
+            self._arrived = now
+            self._queue.extend(seats)
+            if settings.preserve_ordering:
+                self._ordered.append(ticket)
+            if asked and settings.own_deadline(level):
+                heappush(self._deadlines, (now + patience, id(ticket), ticket))
+                self._alarm.set(now + patience)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # A thread without a loop: nothing else comes in its turn.
+            self._step()
+        else:
+            if self._turning is not loop:
+                self._turning = loop
+                loop.call_soon(self._turn, loop)
+        return ticket
 
     def stop(self, timeout: float) -> None:
-        """Refuse what waits and give the running job ``timeout`` seconds. Idempotent."""
-        self._workers.stop(timeout)
+        """Refuse what waits and give the running jobs ``timeout`` seconds. Idempotent."""
+        with self._lock:
+            self._closed = True
+            waiting, self._queue = self._queue, []
+            self._ordered.clear()
+        for ticket in {seat.ticket for seat in waiting}:
+            if ticket.board(ticket.arrived):
+                self._refuse(ticket, NotReady("this process is stopping", retry_after=RETRY_AFTER))
+        self._alarm.stop()
+        until = time.perf_counter() + timeout
+        for instance in self._instances:
+            instance.work.put(None)
+        for instance in self._instances:
+            if instance.thread is not None:
+                instance.thread.join(max(0.0, until - time.perf_counter()))
+
+    # The queue.
+
+    def _seats(self, ticket: Ticket, expires: float | None) -> list[Seat]:
+        job, level, arrived = ticket.job, ticket.level, ticket.arrived
+        rows, group, weight = measured(job, self._settings)
+        if group is None or not self._batches:
+            return [Seat(rows, None, arrived, expires, level, weight, ticket=ticket)]
+        if rows <= self._settings.max_batch_size:
+            return [Seat(rows, group, arrived, expires, level, weight, ticket=ticket)]
+        sizes = batching.parts(rows, self._settings.max_batch_size)
+        ticket.parts = [None] * len(sizes)
+        starts = accumulate(sizes, initial=0)
+        return [
+            Seat(size, group, arrived, expires, level, weight, ticket=ticket, part=part, start=start)
+            for part, (size, start) in enumerate(zip(sizes, starts, strict=False))
+        ]
+
+    def _admit(self, seat: Seat) -> None:
+        if self._closed:
+            raise NotReady("this process is stopping", retry_after=RETRY_AFTER)
+        bound = self._settings.policy(seat.level).max_queue_size
+        if len(self._queue) >= (min(bound, self._limit) if bound else self._limit):
+            self._drop_left()
+            if _requests(self._queue) >= self._limit:
+                raise self._full(seat, self._limit)
+            if bound and _requests(one for one in self._queue if one.level == seat.level) >= bound:
+                raise self._full(seat, bound)
+
+    def _full(self, seat: Seat, waiting: int) -> Overloaded:
+        costs = self._costs.get(seat.weight)
+        each = costs.at_most(1) if costs is not None else None
+        rows = sum(one.rows for one in self._queue)
+        seconds = RETRY_AFTER if each is None else each * rows / len(self._instances)
+        seconds = min(max(seconds, RETRY_AFTER), LONGEST_RETRY)
+        return Overloaded(f"{waiting} requests are waiting already", retry_after=seconds)
+
+    def _note_leave(self) -> None:
+        self._someone_left = True
+
+    def _drop_left(self) -> None:
+        if self._someone_left:
+            self._someone_left = False
+            self._queue = [seat for seat in self._queue if not seat.ticket.gone]
+
+    # Deciding.
+
+    def _step(self, *, on_loop: bool = False) -> list[tuple[_Instance, _Work]]:
+        """Decide, hand runs to threads, and return those that this thread, a loop's, is to make itself."""
+        with self._lock:
+            self._drop_left()
+            if not self._queue:
+                return []
+            now = time.perf_counter()
+            decision = batching.decide(self._queue, len(self._idle), self._settings, self._costs, self._gap, now)
+            leaving = {id(seat) for batch in (*decision.batches, decision.expired) for seat in batch}
+            if leaving:
+                self._queue = [seat for seat in self._queue if id(seat) not in leaving]
+            here = [run for batch in decision.batches if (run := self._assign(batch, now, on_loop)) is not None]
+            if decision.look_again is not None:
+                self._alarm.set(decision.look_again)
+        for seat in decision.expired:
+            self._refuse(seat.ticket, _late(seat.ticket, now))
+        return here
+
+    def _assign(self, batch: Sequence[Seat], now: float, on_loop: bool) -> tuple[_Instance, _Work] | None:
+        work = _Work([seat for seat in batch if seat.ticket.board(now)])
+        if not work.seats:
+            return None
+        instance = self._idle.pop()
+        if on_loop and self._inlining is not None:
+            costs = self._costs.get(max(seat.weight for seat in work.seats))
+            expected = costs.at_most(sum(seat.rows for seat in work.seats)) if costs is not None else None
+            if self._inlining.allows(expected):
+                return instance, work
+        self._hand_over(instance, work)
+        return None
+
+    def _hand_over(self, instance: _Instance, work: _Work) -> None:
+        if instance.thread is None:
+            instance.thread = threading.Thread(target=self._work, args=(instance,), name=instance.name, daemon=True)
+            instance.thread.start()
+        instance.work.put(work)
+
+    def _release(self, instance: _Instance) -> None:
+        with self._lock:
+            self._idle.append(instance)
+
+    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        """All that came in one turn of a loop."""
+        self._turning = None
+        until: float | None = None
+        while runs := self._step(on_loop=True):
+            for instance, work in runs:
+                now = time.perf_counter()
+                until = until or now + TURN
+                if self._on_loop(instance, work):
+                    self._release(instance)
+            if time.perf_counter() > (until or 0.0):
+                self._turning = loop
+                loop.call_soon(self._turn, loop)
+                return
+
+    def _rung(self) -> None:
+        """In the alarm's thread: a deadline is here, or a wait for company over."""
+        now = time.perf_counter()
+        late: list[Ticket] = []
+        with self._lock:
+            while self._deadlines and self._deadlines[0][0] <= now:
+                late.append(heappop(self._deadlines)[2])
+            while self._deadlines and self._deadlines[0][2].done():
+                heappop(self._deadlines)
+            if self._deadlines:
+                self._alarm.set(self._deadlines[0][0])
+        for ticket in late:
+            if not ticket.done():
+                self._refuse(ticket, _late(ticket, now))
+        self._step()
+
+    def _refuse(self, ticket: Ticket, error: BaseException) -> None:
+        """Answer with an error now, whatever else is under way for it."""
+        ticket.refuse(error)
+        self._note_leave()
+
+    # Computing.
+
+    def _work(self, instance: _Instance) -> None:
+        while (work := instance.work.get()) is not None:
+            culprits = self._compute(instance, work.seats)
+            if work.failed_on_loop and not culprits and self._inlining is not None:
+                log.warning("model.not_on_loop: it fails on the event loop's thread only; it stays in its own")
+                self._inlining = None
+            # Nothing of these requests may live until the next ones come.
+            del work
+            self._release(instance)
+            self._step()
+
+    def _on_loop(self, instance: _Instance, work: _Work) -> bool:
+        """A run on the loop's thread; False where it failed, and is repeated in the instance's thread."""
+        inlining = self._inlining
+        begun = time.perf_counter()
+        watch = Stopwatch()
+        try:
+            shares = _shares(instance.compute(self._merged(work.seats)), work.seats)
+        except BaseException as error:
+            if len(work.seats) == 1 and isinstance(error, RelightError):
+                self._fail(work.seats[0], error)
+                return True
+            self._hand_over(instance, _Work(work.seats, failed_on_loop=True))
+            return False
+        seconds = watch.seconds(ENTER)
+        if inlining is not None:
+            inlining.on_loop(seconds)
+        self._done(work.seats, shares, begun, seconds)
+        return True
+
+    def _compute(self, instance: _Instance, seats: list[Seat]) -> int:
+        """Compute seats together; where that fails, by halves, until each one that fails is alone. How many failed."""
+        seats = [seat for seat in seats if not seat.ticket.gone]
+        if not seats:
+            return 0
+        instance.made += 1
+        made, begun = instance.made, time.perf_counter()
+        try:
+            shares = _shares(instance.compute(self._merged(seats)), seats)
+        except BaseException as error:  # An author's sys.exit must end the request, not this thread.
+            if len(seats) == 1:
+                self._fail(seats[0], error)
+                return 1
+            log.info("batch.failed requests=%d error=%s: it is repeated by halves", len(seats), type(error).__name__)
+            middle = len(seats) // 2
+            culprits = self._compute(instance, seats[:middle]) + self._compute(instance, seats[middle:])
+            if not culprits:
+                # Nobody's fault: so large a run does not work, and costs what all these runs did.
+                self._learn(seats, time.perf_counter() - begun + OVERHEAD * (instance.made - made))
+            return culprits
+        seconds = time.perf_counter() - begun
+        if self._inlining is not None:
+            self._inlining.in_thread(seconds)
+        self._done(seats, shares, begun, seconds)
+        return 0
+
+    def _merged(self, seats: list[Seat]) -> dict[str, Array]:
+        return merged([seat.inputs() for seat in seats], self._settings.ragged)
+
+    def _learn(self, seats: list[Seat], seconds: float) -> None:
+        weight = max(seat.weight for seat in seats)
+        with self._lock:
+            costs = self._costs.get(weight)
+            if costs is None:
+                costs = self._costs[weight] = Costs()
+            costs.learn(sum(seat.rows for seat in seats), seconds)
+
+    def _done(self, seats: list[Seat], shares: list[dict[str, Array]], begun: float, seconds: float) -> None:
+        self._learn(seats, seconds)
+        if self._observe is not None:
+            rows = sum(seat.rows for seat in seats)
+            self._observe(rows, begun - min(seat.arrived for seat in seats), seconds)
+        for seat, share in zip(seats, shares, strict=True):
+            ticket = seat.ticket
+            if len(ticket.parts) == 1:
+                ticket.arrive(0, share, seconds)
+            else:
+                with self._lock:  # Other parts may be done at the same time, by other instances.
+                    if not ticket.arrive(seat.part, share, seconds):
+                        continue
+            self._tell(ticket)
+
+    def _fail(self, seat: Seat, error: BaseException) -> None:
+        seat.ticket.outcome = error
+        if len(seat.ticket.parts) > 1:
+            seat.ticket.gone = True
+            self._note_leave()
+        self._tell(seat.ticket)
+
+    def _tell(self, ticket: Ticket) -> None:
+        if not self._settings.preserve_ordering:
+            ticket.settle()
+            return
+        with self._telling:
+            while True:
+                with self._lock:
+                    if not self._ordered or not self._ordered[0].over:
+                        return
+                    first = self._ordered.popleft()
+                first.settle()
+
+
+def for_model(model: Model, limit: int, observe: Observe | None = None, compute: Compute | None = None) -> Batcher:
+    """The batcher that a model asks for. ``compute``: the model's own with something around it."""
+    settings = model.batching
+    if settings is not None and settings.ragged:
+        wide = [spec.name for spec in model.outputs if ANY in spec.shape[1:]]
+        if wide:
+            raise BadInput(
+                f"the outputs {', '.join(map(repr, wide))} have a variable dimension after the first: their rows could"
+                " not be told from padding, so no input may be declared ragged"
+            )
+    copies = [compute or model.compute] * model.instances
+    return Batcher(model.context.name, copies, limit, settings, on_loop=model.on_loop, observe=observe)
+
+
+def _requests(seats: Iterable[Seat]) -> int:
+    return sum(1 for seat in seats if seat.part == 0 and not seat.ticket.gone)
+
+
+def _late(ticket: Ticket, now: float) -> Deadline:
+    where = "in the queue" if ticket.begun is None else "and is not computed yet"
+    return Deadline(f"the request has spent {(now - ticket.arrived) * 1000:.0f} ms {where}, its time is over")
+
+
+def _shares(outputs: Mapping[str, Array], seats: Sequence[Seat]) -> list[dict[str, Array]]:
+    """Each one's rows of a run's outputs.
+
+    They are copies: a model may write into the same memory at its next run, and one slow reader must not keep the
+    memory of a whole batch.
+    """
+    if len(seats) == 1 and len(seats[0].ticket.parts) == 1:
+        return [{name: np.array(array) for name, array in outputs.items()}]
+    rows = sum(seat.rows for seat in seats)
+    for name, array in outputs.items():
+        if array.ndim == 0 or len(array) != rows:
+            raise Failed(f"the model returned {name!r} as {list(array.shape)} for {rows} rows")
+    shares, at = [], 0
+    for seat in seats:
+        shares.append({name: np.array(array[at : at + seat.rows]) for name, array in outputs.items()})
+        at += seat.rows
+    return shares

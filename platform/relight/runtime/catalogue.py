@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from relight.base.errors import NotFound, NotReady
 from relight.runtime.answers.statistics import Statistics
+from relight.runtime.batcher import Observe
 from relight.runtime.model import Model
 from relight.runtime.pending import Waiting
 from relight.runtime.served import Served, serve
@@ -88,10 +89,11 @@ def settled(value: Any = None, error: BaseException | None = None) -> Future[Any
 class Sole:
     """The one model of a function, loaded with it."""
 
-    def __init__(self, model: Model, queue_limit: int) -> None:
+    def __init__(self, model: Model, queue_limit: int, heard: Observe | None = None) -> None:
         self._model = model
         self._limit = queue_limit
         self._statistics = Statistics()
+        self._statistics.heard = heard
         self._served: Served | None = serve(model, queue_limit, self._statistics)
         self._changes = Workers(f"{model.context.model}-load", threads=1, limit=queue_limit)
         self._lock = threading.Lock()

@@ -110,7 +110,7 @@ class Engine:
         self._function = function
         name = function.context.name
         if isinstance(function, Model):
-            self._models = Sole(function, self.settings.queue_limit)
+            self._models = Sole(function, self.settings.queue_limit, self.metrics.ran)
             self._workers = Workers(f"{name}-events", EVENT_THREADS, self.settings.queue_limit)
         elif isinstance(function, ModelServer):
             self._models = function.residents
@@ -120,6 +120,7 @@ class Engine:
             self._behind = function.models.residents
             self._workers = Workers(f"{name}-step", function.concurrency, self.settings.queue_limit)
         if self._behind is not None:
+            self._behind.listen(self.metrics.ran)
             self.metrics.registry.register(self._behind)
             self._behind.watch()
         self.metrics.loaded(self.timeline.phases)

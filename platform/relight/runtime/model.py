@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from relight.base.errors import BadInput, Failed
+from relight.decide.batching import BatchingSettings
 from relight.runtime.function import Function
 from relight.wire import tensors, v2
 from relight.wire.cloudevents import Event
@@ -32,7 +33,7 @@ class Model(Function):
     """A model: the author writes ``infer``, and ``load`` where there is something to load.
 
     ``infer`` gets one array per input, of the datatype and shape that ``inputs`` says (BYTES: an object array of
-    ``bytes``), and returns one array per output. It is called from one thread.
+    ``bytes``), and returns one array per output. It is called by one thread at a time per instance.
     """
 
     inputs: Sequence[TensorSpec] = ()
@@ -40,6 +41,13 @@ class Model(Function):
     max_batch_size: int = 0
     """Rows that one call of ``infer`` may hold; a request of more is computed in parts. 0: the first dimension is no
     batch."""
+    batching: BatchingSettings | None = None
+    """Where given, requests are computed together; None: each is a run of its own."""
+    instances: int = 1
+    """Runs that may go on at the same time, each in a thread."""
+    on_loop: bool = True
+    """Whether ``infer`` may be called on the event loop's thread once its runs are known to take less than a
+    millisecond. False where it needs a thread of its own (a loop of its own, thread-local state)."""
     platform: str = "python"
     """What V2 metadata calls the framework."""
     openai_embeddings: EmbeddingsMap | None = None

@@ -11,10 +11,11 @@ from relight.backends import registry
 from relight.backends.base import Declared, Session
 from relight.backends.registry import Kind
 from relight.base.errors import BadInput, MissingWeights, Problem
+from relight.decide.batching import BatchingSettings, QueuePolicy
 from relight.runtime import warming
 from relight.runtime.model import Model
 from relight.wire import modelconfig
-from relight.wire.modelconfig import ConfigTensor, InstanceGroup, ModelConfig
+from relight.wire.modelconfig import ConfigTensor, DynamicBatching, InstanceGroup, ModelConfig
 from relight.wire.tensors import ANY, Array
 
 log = logging.getLogger("relight.repository")
@@ -63,6 +64,9 @@ class RepositoryModel(Model):
         self.inputs, self.outputs = config.input_specs(), config.output_specs()
         if not type(self).max_batch_size:
             self.max_batch_size = config.max_batch_size
+        if config.dynamic_batching is not None and type(self).batching is None and self.max_batch_size > 1:
+            self.batching = _batching(config.dynamic_batching, self.max_batch_size)
+        self.instances = max(1, sum(group.count for group in config.instance_groups))
         self._reshaped_inputs = _reshaped(config.inputs)
         self._reshaped_outputs = _reshaped(config.outputs)
 
@@ -128,6 +132,23 @@ def _declared(config: ModelConfig) -> Declared:
         accelerators=config.accelerators,
         parameters=config.parameters,
     )
+
+
+def _batching(given: DynamicBatching, largest: int) -> BatchingSettings:
+    return BatchingSettings(
+        max_batch_size=largest,
+        preferred_batch_sizes=given.preferred_batch_size,
+        max_queue_delay=given.max_queue_delay,
+        queue_policy=_policy(given.default_queue_policy),
+        queue_policies={level: _policy(policy) for level, policy in given.priority_queue_policy.items()},
+        priority_levels=given.priority_levels,
+        default_priority_level=given.default_priority_level,
+        preserve_ordering=given.preserve_ordering,
+    )
+
+
+def _policy(given: modelconfig.QueuePolicy) -> QueuePolicy:
+    return QueuePolicy(given.timeout_action, given.default_timeout, given.allow_timeout_override, given.max_size)
 
 
 def _reshaped(tensors: tuple[ConfigTensor, ...]) -> list[tuple[ConfigTensor, tuple[int, ...]]]:

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from relight.base.errors import BadInput, Deadline, NotFound, RelightError
 from relight.runtime import changes
+from relight.runtime.batcher import Observe
 from relight.runtime.catalogue import Entry, Work, settled
 from relight.runtime.context import FunctionSettings
 from relight.runtime.copies import Copy
@@ -77,6 +78,10 @@ class Residents(Collector):
             yield copy.served
         finally:
             self._copies.give_back(copy)
+
+    def listen(self, heard: Observe) -> None:
+        """Tell of each run of a model from now on: its rows, what the first of them waited, the seconds it took."""
+        self.loads.statistics.heard = heard
 
     # The catalogue.
 

@@ -6,7 +6,7 @@ import logging
 from concurrent.futures import Future
 
 from relight.runtime.answers.statistics import Counted, ModelCounts, Statistics
-from relight.runtime.batcher import Batcher, Computed, Job
+from relight.runtime.batcher import Computed, Job, Observe, for_model
 from relight.runtime.model import Model
 
 log = logging.getLogger("relight.served")
@@ -15,10 +15,10 @@ log = logging.getLogger("relight.served")
 class Served:
     """One loaded model. ``submit`` at any time, ``stop`` once nothing more comes."""
 
-    def __init__(self, model: Model, queue_limit: int, counts: ModelCounts) -> None:
+    def __init__(self, model: Model, queue_limit: int, counts: ModelCounts, observe: Observe) -> None:
         self.model = model
         self.counts = counts
-        batcher = Batcher(model.context.model, counts.measured(model.compute), queue_limit)
+        batcher = for_model(model, queue_limit, observe, counts.measured(model.compute))
         self._queue = Counted(batcher, counts)
 
     @property
@@ -51,4 +51,4 @@ def serve(model: Model, queue_limit: int, statistics: Statistics) -> Served:
     """Put a loaded model to work. Its figures go on where it was loaded before."""
     context = model.context
     counts = statistics.of(context.model, context.version, batched=model.max_batch_size > 0)
-    return Served(model, queue_limit, counts)
+    return Served(model, queue_limit, counts, statistics.ran)

@@ -1,11 +1,13 @@
-"""A bounded pool of threads for steps and for the author's code around a model."""
+"""Threads: a bounded pool for steps and for the author's code around a model, and an alarm."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from resource import RUSAGE_THREAD, getrusage
 from typing import Any, NamedTuple
 
 from relight.base.errors import NotReady, Overloaded
@@ -96,3 +98,69 @@ def _execute(future: Future[Any], work: Callable[[], Any]) -> None:
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+class Stopwatch:
+    """Times work on this thread, and knows whether it was slow or was interrupted."""
+
+    __slots__ = ("_begun", "_usage")
+
+    def __init__(self) -> None:
+        self._usage = getrusage(RUSAGE_THREAD)
+        self._begun = time.perf_counter()
+
+    def seconds(self, suspicious: float) -> float:
+        """Seconds since it was made.
+
+        Above ``suspicious``: the time that the thread spent on a CPU, if it never gave that up of itself. Then other
+        processes have had it, and the work was not to blame.
+        """
+        seconds = time.perf_counter() - self._begun
+        if seconds <= suspicious:
+            return seconds
+        before, after = self._usage, getrusage(RUSAGE_THREAD)
+        if after.ru_nvcsw != before.ru_nvcsw:
+            return seconds
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+class Alarm:
+    """Calls ``ring`` in a thread of its own at the earliest of the times that were set. Nothing runs between them.
+
+    Times are those of ``time.perf_counter``. The thread starts when the first time is set.
+    """
+
+    def __init__(self, name: str, ring: Callable[[], None]) -> None:
+        self._name = name
+        self._ring = ring
+        self._at: float | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def set(self, at: float) -> None:
+        """Ring at ``at``, unless it rings earlier: whoever still wants this time then sets it again."""
+        with self._changed:
+            if self._closed or (self._at is not None and self._at <= at):
+                return
+            self._at = at
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """Ring no more. Idempotent; does not wait for a ``ring`` that is going on."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closed and (self._at is None or self._at > time.perf_counter()):
+                    self._changed.wait(None if self._at is None else max(0.0, self._at - time.perf_counter()))
+                if self._closed:
+                    return
+                self._at = None
+            self._ring()

