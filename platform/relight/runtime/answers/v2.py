@@ -11,7 +11,7 @@ from relight.runtime.answers.timing import server_timing
 from relight.runtime.batcher import Computed, Job
 from relight.runtime.model import Model
 from relight.runtime.pending import Waiting
-from relight.wire import v2
+from relight.wire import v2, v2heads
 from relight.wire.http import Request, Response
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def load(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Res
 
 def infer(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Waiting:
     model = named(engine, parameters)
-    asked = v2.decode_request(request.headers, request.body, inputs=model.inputs, outputs=model.outputs)
+    asked = v2heads.decode_request(request.headers, request.body, inputs=model.inputs, outputs=model.outputs)
     if asked.id is None and "x-request-id" in request.headers:
         asked = v2.with_id(asked, request.headers.get("x-request-id"))
 
