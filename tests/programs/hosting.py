@@ -146,7 +146,7 @@ def start(host: str, name: str, folder: Path, **env: str) -> Running:
         listener.close()
     environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     environ |= {
-        "PYTHONPATH": str(PROGRAMS),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(PROGRAMS), os.environ.get("PYTHONPATH")))),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONWARNINGS": "default",
         "LISTEN_ADDRESS": f"127.0.0.1:{port}",
