@@ -165,6 +165,10 @@ def run_loop(port: int, exchanges: Sequence[Exchange], connections: int, seconds
 # -- processes
 
 
+class NotServing(Exception):
+    """A server does not start here."""
+
+
 @contextlib.contextmanager
 def process(command: Sequence[str], port: int, ready: Callable[[], bool], **options: object) -> Iterator[int]:
     """A server in a process group of its own, once ``ready``; its pid."""
@@ -173,7 +177,7 @@ def process(command: Sequence[str], port: int, ready: Callable[[], bool], **opti
         deadline = time.monotonic() + 60
         while not ready():
             if child.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"it does not serve on port {port}: {' '.join(command)}")
+                raise NotServing(f"it does not serve on port {port}: {' '.join(command)}")
             time.sleep(0.02)
         yield child.pid
     finally:

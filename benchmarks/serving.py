@@ -37,6 +37,7 @@ sys.path.insert(0, str(HERE))
 
 from loading import (  # noqa: E402
     Exchange,
+    NotServing,
     answers,
     cpu_seconds,
     free_port,
@@ -238,7 +239,13 @@ def measure(name: str, model: str, check: bool, rounds: int, folder: Path) -> in
     with contextlib.ExitStack() as stack:
         running = []
         for server in servers(name):
-            running.append((server, stack.enter_context(server.running(environ))))
+            try:
+                running.append((server, stack.enter_context(server.running(environ))))
+            except NotServing as error:
+                if server.name == "relight":
+                    raise
+                print(f"  {server.name}: left out, {error}")
+                continue
             print(f"  {server.name}: {' '.join(server.command)} (in {server.folder})")
         for _ in range(rounds):
             for connections in (1, 8, 32):

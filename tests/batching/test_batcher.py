@@ -17,7 +17,8 @@ from relight.decide.batching import BatchingSettings, QueuePolicy
 from relight.decide.costs import SURE
 from relight.decide.inlining import PROBATION
 from relight.runtime.batcher import Batcher, Computed, Job, for_model
-from relight.runtime.tickets import Seat
+from relight.runtime.tickets import Seat, Ticket
+from relight.runtime.timeouts import SWEEP, Timeouts
 from relight.sdk import Array, Model, TensorSpec
 
 S = BatchingSettings
@@ -521,3 +522,23 @@ def test_the_loop_is_not_held_by_a_model_that_becomes_slow(model: Doubling) -> N
     here = [thread == threading.get_ident() for thread in model.threads[before:]]
     assert here.count(True) <= 1, "one long run on the loop closes the way"
     one.stop(WAIT)
+
+
+# Deadlines.
+
+
+def test_deadlines_of_answered_requests_keep_nothing_alive() -> None:
+    timeouts = Timeouts()
+    gone = [Ticket(job(number), 0.0, 0, lambda: None) for number in range(3 * SWEEP)]
+    for ticket in gone:
+        timeouts.add(60.0, ticket)
+        ticket.set_result(Computed({}, 0, 0))
+    assert len(timeouts) <= SWEEP
+    late, later = Ticket(job(1), 0.0, 0, lambda: None), Ticket(job(2), 0.0, 0, lambda: None)
+    timeouts.add(2.0, later)
+    timeouts.add(1.0, late)
+    assert timeouts.due(1.5) == [late]
+    assert timeouts.earliest == 2.0
+    del later, ticket, gone
+    assert timeouts.due(100.0) == []
+    assert timeouts.earliest is None

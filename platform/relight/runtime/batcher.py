@@ -16,18 +16,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import heappop, heappush
 from itertools import accumulate
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from relight.base.errors import BadInput, Deadline, Failed, NotReady, Overloaded, RelightError
+from relight.base.errors import BadInput, Deadline, NotReady, Overloaded, RelightError
 from relight.decide import batching
 from relight.decide.batching import BatchingSettings
 from relight.decide.costs import OVERHEAD, Costs
 from relight.decide.inlining import ENTER, Inlining
+from relight.runtime.rows import merged, shares_of
 from relight.runtime.tickets import (
     Computed,
     Job,
@@ -36,8 +34,8 @@ from relight.runtime.tickets import (
     asked_level,
     asked_timeout,
     measured,
-    merged,
 )
+from relight.runtime.timeouts import Timeouts
 from relight.runtime.workers import RETRY_AFTER, Alarm, Stopwatch
 from relight.wire.tensors import ANY, Array
 
@@ -113,7 +111,7 @@ class Batcher:
         self._arrived: float | None = None
         self._turning: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        self._deadlines: list[tuple[float, int, Ticket]] = []
+        self._timeouts = Timeouts()
         self._ordered: deque[Ticket] = deque()
         # Answers in order are told one by one; a callback may come back here.
         self._telling = threading.RLock()
@@ -148,7 +146,7 @@ class Batcher:
             if settings.preserve_ordering:
                 self._ordered.append(ticket)
             if asked and settings.own_deadline(level):
-                heappush(self._deadlines, (now + patience, id(ticket), ticket))
+                self._timeouts.add(now + patience, ticket)
                 self._alarm.set(now + patience)
         try:
             loop = asyncio.get_running_loop()
@@ -282,17 +280,13 @@ class Batcher:
     def _rung(self) -> None:
         """In the alarm's thread: a deadline is here, or a wait for company over."""
         now = time.perf_counter()
-        late: list[Ticket] = []
         with self._lock:
-            while self._deadlines and self._deadlines[0][0] <= now:
-                late.append(heappop(self._deadlines)[2])
-            while self._deadlines and self._deadlines[0][2].done():
-                heappop(self._deadlines)
-            if self._deadlines:
-                self._alarm.set(self._deadlines[0][0])
+            late = self._timeouts.due(now)
+            earliest = self._timeouts.earliest
+        if earliest is not None:
+            self._alarm.set(earliest)
         for ticket in late:
-            if not ticket.done():
-                self._refuse(ticket, _late(ticket, now))
+            self._refuse(ticket, _late(ticket, now))
         self._step()
 
     def _refuse(self, ticket: Ticket, error: BaseException) -> None:
@@ -319,10 +313,11 @@ class Batcher:
         begun = time.perf_counter()
         watch = Stopwatch()
         try:
-            shares = _shares(instance.compute(self._merged(work.seats)), work.seats)
+            shares = shares_of(instance.compute(self._merged(work.seats)), work.seats)
         except BaseException as error:
-            if len(work.seats) == 1 and isinstance(error, RelightError):
-                self._fail(work.seats[0], error)
+            if self._closed or (len(work.seats) == 1 and isinstance(error, RelightError)):
+                for seat in work.seats:
+                    self._fail(seat, error)
                 return True
             self._hand_over(instance, _Work(work.seats, failed_on_loop=True))
             return False
@@ -340,7 +335,7 @@ class Batcher:
         instance.made += 1
         made, begun = instance.made, time.perf_counter()
         try:
-            shares = _shares(instance.compute(self._merged(seats)), seats)
+            shares = shares_of(instance.compute(self._merged(seats)), seats)
         except BaseException as error:  # An author's sys.exit must end the request, not this thread.
             if len(seats) == 1:
                 self._fail(seats[0], error)
@@ -425,22 +420,3 @@ def _requests(seats: Iterable[Seat]) -> int:
 def _late(ticket: Ticket, now: float) -> Deadline:
     where = "in the queue" if ticket.begun is None else "and is not computed yet"
     return Deadline(f"the request has spent {(now - ticket.arrived) * 1000:.0f} ms {where}, its time is over")
-
-
-def _shares(outputs: Mapping[str, Array], seats: Sequence[Seat]) -> list[dict[str, Array]]:
-    """Each one's rows of a run's outputs.
-
-    They are copies: a model may write into the same memory at its next run, and one slow reader must not keep the
-    memory of a whole batch.
-    """
-    if len(seats) == 1 and len(seats[0].ticket.parts) == 1:
-        return [{name: np.array(array) for name, array in outputs.items()}]
-    rows = sum(seat.rows for seat in seats)
-    for name, array in outputs.items():
-        if array.ndim == 0 or len(array) != rows:
-            raise Failed(f"the model returned {name!r} as {list(array.shape)} for {rows} rows")
-    shares, at = [], 0
-    for seat in seats:
-        shares.append({name: np.array(array[at : at + seat.rows]) for name, array in outputs.items()})
-        at += seat.rows
-    return shares

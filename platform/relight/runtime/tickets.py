@@ -172,28 +172,3 @@ def _whole(parameters: Mapping[str, Any], name: str, unit: str) -> int:
         message = f"expected a whole number of at least 0, {unit}, got {value!r}"
         raise BadInput.of([Problem(f"parameters.{name}", message)])
     return value
-
-
-def merged(inputs: list[dict[str, Array]], ragged: Mapping[str, float]) -> dict[str, Array]:
-    """The rows of several jobs behind one another; where declared, shorter ones padded at their ends."""
-    first = inputs[0]
-    if len(inputs) == 1:
-        return first
-    return {
-        name: np.concatenate(
-            _padded([one[name] for one in inputs], ragged[name]) if name in ragged else [one[name] for one in inputs]
-        )
-        for name in first
-    }
-
-
-def _padded(arrays: list[Array], value: float) -> list[Array]:
-    longest = tuple(map(max, zip(*(array.shape[1:] for array in arrays), strict=True)))
-    padded = []
-    for array in arrays:
-        if array.shape[1:] != longest:
-            wide = np.full((len(array), *longest), value, array.dtype)
-            wide[tuple(map(slice, array.shape))] = array
-            array = wide
-        padded.append(array)
-    return padded

@@ -12,7 +12,7 @@ from relight.runtime.batcher import Computed, Job
 from relight.runtime.pending import Waiting
 from relight.runtime.repository import RepositoryModel
 from relight.runtime.served import Served
-from relight.wire import modelconfig, v2
+from relight.wire import modelconfig, v2, v2heads
 from relight.wire.http import Request, Response
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def infer(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Re
 def computing(served: Served, request: Request) -> Waiting:
     """An inference request, handed to a loaded model."""
     model = served.model
-    asked = v2.decode_request(request.headers, request.body, inputs=model.inputs, outputs=model.outputs)
+    asked = v2heads.decode_request(request.headers, request.body, inputs=model.inputs, outputs=model.outputs)
     if asked.id is None and "x-request-id" in request.headers:
         asked = v2.with_id(asked, request.headers.get("x-request-id"))
 
