@@ -50,6 +50,7 @@ COMMANDS = (
     Command("describe", "relight.cli.describe", "Show one object with its conditions and events.", _OBJECTS),
     Command("delete", "relight.cli.delete", "Delete objects.", _OBJECTS),
     Command("model", "relight.cli.model", "Push models to the repository, and list them.", _MODELS),
+    Command("cache", "relight.cli.cache", "See and fill the cache of models on this node.", _MODELS),
     Command("events", "relight.cli.events", "Send events to a broker.", _MODELS),
 )
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from relight.base.errors import BadInput, Problem
+from relight.store.cache import limit_from
+from relight.store.keys import Keys
 
 MAX_BODY = 64 * 2**20
 """Bytes of one request's body; a batch of large images fits, a forgotten upload does not."""
@@ -26,7 +28,11 @@ class FunctionSettings:
     repository: str | None = None
     cache: Path | None = None
     revalidate: str = "background"
-    """What is asked of the repository although it is known on this node; ``relight.store.cache`` says what there is."""
+    """When the repository is asked about what is known on this node; ``relight.store.cache`` says what there is."""
+    cache_limit: int | None = None
+    """Bytes that the node cache may take; None: as much as the disk has."""
+    keys: Keys = field(default_factory=Keys)
+    """For weights that are stored encrypted."""
     max_body: int = MAX_BODY
     queue_limit: int = QUEUE_LIMIT
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -45,6 +51,20 @@ class FunctionSettings:
                 return default
             return int(raw)
 
+        def keys() -> Keys:
+            try:
+                return Keys.from_environ(environ)
+            except BadInput as error:
+                problems.append(Problem("", error.message))
+                return Keys()
+
+        def limit() -> int | None:
+            try:
+                return limit_from(environ)
+            except BadInput as error:
+                problems.append(Problem("", error.message))
+                return None
+
         settings = cls(
             name=environ.get("K_SERVICE") or None,
             namespace=environ.get("RELIGHT_NAMESPACE") or None,
@@ -53,6 +73,8 @@ class FunctionSettings:
             repository=environ.get("RELIGHT_REPOSITORY") or None,
             cache=Path(environ["RELIGHT_CACHE"]) if environ.get("RELIGHT_CACHE") else None,
             revalidate=environ.get("RELIGHT_REVALIDATE") or "background",
+            cache_limit=limit(),
+            keys=keys(),
             max_body=number("RELIGHT_MAX_BODY_BYTES", MAX_BODY) or MAX_BODY,
             queue_limit=number("RELIGHT_QUEUE_LIMIT", QUEUE_LIMIT) or QUEUE_LIMIT,
             environ=dict(environ),
@@ -78,6 +100,7 @@ class FunctionContext:
     digest: str | None
     """Of these files: the same digest is the same content."""
     cache: Path | None
-    """A folder of this node for what can be made again, such as optimised graphs."""
+    """A folder of this node for what can be made again, such as optimised graphs. That of a model's version goes with
+    its files when the node cache makes room."""
     report: Callable[[str, float], None]
     """Tell a part of the load by name and seconds: it is logged and exported beside the phases."""

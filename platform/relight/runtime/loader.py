@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from relight.base.errors import MissingWeights
+from relight.base.errors import MissingWeights, RelightError
 from relight.runtime.context import FunctionContext, FunctionSettings
 from relight.runtime.function import Function
 from relight.runtime.model import Model
@@ -16,6 +17,10 @@ from relight.store.cache import Fetched, NodeCache
 from relight.store.repository import Repository
 
 log = logging.getLogger("relight.loader")
+
+REVALIDATE_AFTER = 10.0
+"""Seconds after which the repository is asked about a version that was used unasked: the first answer, which this start
+is about, is given by then, and does not share its processors with an S3 client that is being imported."""
 
 
 def load(
@@ -46,13 +51,27 @@ def _fetch(settings: FunctionSettings) -> Fetched:
         missing = "RELIGHT_MODEL" if settings.model is None else "RELIGHT_REPOSITORY"
         raise MissingWeights(f"this function takes its weights from a model repository, and {missing} is not set")
     begun = time.monotonic()
-    cache = NodeCache(settings.cache or Path.home() / ".cache" / "relight", revalidate=settings.revalidate)
-    fetched = cache.fetch(Repository.open(settings.repository), settings.model, settings.model_version)
+    folder = settings.cache or Path.home() / ".cache" / "relight"
+    cache = NodeCache(folder, settings.cache_limit, revalidate=settings.revalidate)
+    repository = Repository.open(settings.repository, settings.keys)
+    fetched = cache.fetch(repository, settings.model, settings.model_version)
+    if not fetched.asked:
+        arguments = (cache, repository, settings.model, settings.model_version, fetched)
+        timer = threading.Timer(REVALIDATE_AFTER, _revalidate, arguments)
+        timer.daemon = True
+        timer.start()
     seconds = time.monotonic() - begun
     log.info(
         "fetch.done model=%s version=%s hit=%s seconds=%.3f", settings.model, fetched.version, fetched.hit, seconds
     )
     return fetched
+
+
+def _revalidate(cache: NodeCache, repository: Repository, model: str, version: int | None, fetched: Fetched) -> None:
+    try:
+        cache.revalidate(repository, model, version, fetched)
+    except (RelightError, OSError) as error:
+        log.warning("fetch.not_revalidated model=%s error=%s: what the node knows stays in use", model, error)
 
 
 def _context(
@@ -70,6 +89,6 @@ def _context(
         env=settings.environ,
         files=fetched.path if fetched else None,
         digest=fetched.digest if fetched else None,
-        cache=settings.cache,
+        cache=fetched.made if fetched else settings.cache,
         report=report,
     )

@@ -13,14 +13,16 @@ import hashlib
 import logging
 import os
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from relight.base.errors import BadInput, NoSpace, StoreError
+from relight.base.errors import BadInput, CorruptWeights, NoSpace, StoreError
+from relight.base.units import parse_quantity
 from relight.store.locks import Lock, hold
 from relight.store.repository import Repository, Version, check_name
-from relight.store.shelf import Shelf
-from relight.store.transfer import Progress, download
+from relight.store.shelf import Shelf, Shelved
+from relight.store.transfer import Progress, check_folder, download
 
 log = logging.getLogger("relight.store")
 
@@ -54,6 +56,14 @@ class Fetched:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a node cache, and what it is called: names such as ``bert/1``, of all repositories."""
+
+    names: tuple[str, ...]
+    shelved: Shelved
 
 
 @dataclass(frozen=True)
@@ -130,13 +140,29 @@ class NodeCache:
         )
         return True
 
-    def known(self) -> dict[str, list[str]]:
-        """What the entries are: names such as ``bert/1`` by digest."""
+    def entries(self) -> list[Entry]:
+        """All there is, the longest unused first."""
         names: dict[str, list[str]] = {}
         for path in sorted(self.path.glob("refs/*/*/*")):
             if path.name.isdecimal() and (ref := _read(path)):
                 names.setdefault(_hex(ref.digest), []).append(f"{path.parent.name}/{path.name}")
-        return names
+        return [Entry(tuple(dict.fromkeys(names.get(item.digest, ()))), item) for item in self.shelf.shelved()]
+
+    def verify(self, digest: str, on_progress: Progress = lambda done, total: None) -> None:
+        """Read an entry's files and compare their digests; CorruptWeights names the file. ``digest`` in hexadecimal."""
+        lease = self.shelf.lease(digest)
+        if lease is None:
+            raise CorruptWeights(f"{self.shelf.files(digest)} is corrupt: files are gone, or have other sizes")
+        try:
+            check_folder(self.shelf.files(digest), self.shelf.contents(digest), on_progress)
+        except FileNotFoundError as error:
+            raise CorruptWeights(f"{error.filename} is gone") from error
+        finally:
+            lease.release()
+
+    def evict(self, digest: str) -> bool:
+        """Remove an entry, or what was fetched of one; False if it is in use, or not there."""
+        return self.shelf.evict(digest)
 
     def _fetched(self, version: int, digest: str, lease: Lock, *, hit: bool, asked: bool) -> Fetched:
         files, made = self.shelf.files(_hex(digest)), self.shelf.made(_hex(digest))
@@ -189,6 +215,20 @@ class NodeCache:
             part = refs / f".{name}.{secrets.token_hex(4)}"
             part.write_text(text)
             os.replace(part, refs / name)
+
+
+def limit_from(environ: Mapping[str, str]) -> int | None:
+    """``RELIGHT_CACHE_LIMIT``, a quantity as Kubernetes writes it (``20Gi``), in bytes; None where it is not set."""
+    text = environ.get("RELIGHT_CACHE_LIMIT", "")
+    if not text:
+        return None
+    try:
+        limit = parse_quantity(text)
+    except ValueError:
+        limit = 0.0
+    if limit < 1:
+        raise BadInput(f"RELIGHT_CACHE_LIMIT: expected a quantity of bytes such as 20Gi, got {text!r}")
+    return int(limit)
 
 
 def _read(path: Path) -> _Ref | None:

@@ -74,9 +74,13 @@ class Repository:
 
     def models(self) -> list[str]:
         """The names of all models that have a version."""
-        names = [name for name in self.objects.list("").folders if _NAME.fullmatch(name)]
+        names = self.folders()
         with ThreadPoolExecutor(transfer.THREADS, thread_name_prefix="list") as pool:
             return [name for name, found in zip(names, pool.map(self.versions, names), strict=True) if found]
+
+    def folders(self) -> list[str]:
+        """All that may be a model, such as what a push that was killed left."""
+        return [name for name in self.objects.list("").folders if _NAME.fullmatch(name)]
 
     def versions(self, name: str) -> list[int]:
         """All versions of a model that can be fetched, in order; empty for an unknown model."""
@@ -117,6 +121,10 @@ class Repository:
             sealer = self.keys.opener(manifest.encryption, uri)
             sealer.check(version.name, version.number, manifest, uri)
         return transfer.Source(self.objects, version.name, version.number, version.folder, manifest, sealer)
+
+    def stored(self, version: Version) -> transfer.Source:
+        """A version's bytes as they are stored, for which no key is needed."""
+        return transfer.Source(self.objects, version.name, version.number, version.folder, version.manifest, None)
 
     def model(self, name: str) -> dict[str, Any]:
         """``model.json`` of a model; empty where nobody pushed one."""
