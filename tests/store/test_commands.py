@@ -1,12 +1,10 @@
-"""``relight model`` and ``relight cache``, run as a user runs them, on a folder and on S3."""
+"""``relight model`` and ``relight cache``, on a folder and on S3."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from relight.cli import main
 from relight.store.cache import NodeCache
 from relight.store.manifest import CHUNK
 from relight.store.repository import Repository
@@ -31,16 +30,21 @@ class Ran:
 
 
 @pytest.fixture
-def relight(tmp_path: Path, repository: Repository) -> Callable[..., Ran]:
+def relight(
+    tmp_path: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Ran]:
     """The command line, told by its environment about the repository and a node cache."""
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
 
     def relight(*arguments: str, **environ: str) -> Ran:
-        env = {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "PATH", "PYTHONPATH"))}
-        env |= {"RELIGHT_HOME": str(tmp_path / "home"), "RELIGHT_REPOSITORY": repository.uri}
-        env |= {"RELIGHT_CACHE": str(tmp_path / "cache"), "COLUMNS": "80", **environ}
-        argv = [sys.executable, "-m", "relight", *arguments]
-        done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=60, check=False)
-        return Ran(done.returncode, done.stdout, done.stderr)
+        known = {"RELIGHT_HOME": str(tmp_path / "home"), "RELIGHT_REPOSITORY": repository.uri}
+        with monkeypatch.context() as patch:
+            for name, value in (known | {"RELIGHT_CACHE": str(tmp_path / "cache"), "COLUMNS": "80"} | environ).items():
+                patch.setenv(name, value)
+            code = main.guard(lambda: main.run(arguments))
+        said = capsys.readouterr()
+        return Ran(code, said.out, said.err)
 
     return relight
 
@@ -151,15 +155,9 @@ def test_keys(relight: Callable[..., Ran], weights: Path, tmp_path: Path, read_a
     assert read_all(tmp_path / "copy") == read_all(weights)
 
 
-@pytest.mark.parametrize("name", ["model push", "model pull", "model verify", "model rm", "model gc"])
-def test_help_fits_on_a_terminal(name: str) -> None:
-    argv = [sys.executable, "-m", "relight", *name.split(), "--help"]
-    ran = subprocess.run(
-        argv, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "COLUMNS": "80"}
-    )
-    assert [line for line in ran.stdout.splitlines() if len(line) > 80] == []
-
-
-@pytest.mark.parametrize("name", ["ls", "verify", "evict", "prefetch"])
-def test_help_of_the_cache_fits_too(name: str) -> None:
-    test_help_fits_on_a_terminal(f"cache {name}")
+@pytest.mark.parametrize(
+    "name", [*(f"model {name}" for name in ("push", "pull", "verify", "rm", "gc")), "cache ls", "cache prefetch"]
+)
+def test_help_fits_on_a_terminal(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert main.run([*name.split(), "--help"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if len(line) > 80] == []
