@@ -152,7 +152,9 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
 
 
-def test_memory_is_bounded_by_the_threads_and_not_by_the_model(cache: NodeCache, repository: Repository, make: Callable[..., Path]) -> None:
+def test_memory_is_bounded_by_the_threads_and_not_by_the_model(
+    cache: NodeCache, repository: Repository, make: Callable[..., Path]
+) -> None:
     source = make(0)
     with open(source / "model.onnx", "wb") as file:
         file.truncate(6 * CHUNK)
