@@ -29,6 +29,7 @@ check-benchmarks: setup-dev
 	$(BIN)/python benchmarks/cold_start.py --check
 	$(BIN)/python benchmarks/serving.py --check
 	$(BIN)/python benchmarks/isolation.py --check
+	$(BIN)/python benchmarks/fetch.py --check
 
 # A function's image is built from its folder alone: it gets relight as a wheel until relight is published.
 wheels: setup
@@ -54,7 +55,7 @@ $(VENV)/.run: $(BIN)/python platform/pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.run
 	@echo "installing what the tests need, PyTorch among it (about a minute the first time)"
-	@$(PIP) --editable './platform[onnx,triton,torch,optimize,flask,retrieval,local,demo,dev]'
+	@$(PIP) --editable './platform[onnx,triton,torch,optimize,flask,retrieval,local,demo,s3,dev]'
 	@touch $@
 
 clean:

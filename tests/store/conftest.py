@@ -1,69 +1,113 @@
-"""A repository and a node cache in temporary folders, weights to push, and storage that does as it is told."""
+"""A repository (in a folder, and on S3) and a node cache, weights to push, and storage that does as it is told."""
 
 from __future__ import annotations
 
-import errno
+import gc
 import os
-from collections.abc import Callable, Iterable
+import secrets
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from store.faulty import Faulty
+from store.proxy import Proxy, proxying
 
 from relight.store.cache import NodeCache
 from relight.store.files import Files
 from relight.store.manifest import CHUNK
-from relight.store.objects import Listing
+from relight.store.objects import Objects
 from relight.store.repository import Repository
+from relight.store.retrying import Backoff
+from relight.store.s3 import S3
 
 
-class Faulty:
-    """Storage of this machine that can be told to fail, and that counts what is asked of it."""
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The address of an S3 server."""
+    argv = [sys.executable, str(Path(__file__).with_name("s3_server.py"))]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        process.communicate(timeout=30)
 
-    def __init__(self, inner: Files) -> None:
-        self.inner = inner
-        self.uri = inner.uri
-        self.calls: list[str] = []
-        self.before: Callable[[str, str], None] = lambda verb, key: None
-        """Called with the verb and the key; what it raises is what storage does."""
-        self.limit: int | None = None
-        """Bytes that fit; more is a full disk."""
 
-    def _called(self, verb: str, key: str) -> None:
-        self.calls.append(f"{verb} {key}")
-        self.before(verb, key)
-
-    def list(self, folder: str) -> Listing:
-        self._called("list", folder)
-        return self.inner.list(folder)
-
-    def size(self, key: str) -> int:
-        self._called("size", key)
-        return self.inner.size(key)
-
-    def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
-        self._called("read", key)
-        return self.inner.read(key, offset, length)
-
-    def put(self, key: str, chunks: Iterable[bytes], *, create: bool = False) -> None:
-        self._called("put", key)
-        self.inner.put(key, self._bounded(chunks), create=create)
-
-    def _bounded(self, chunks: Iterable[bytes]) -> Iterable[bytes]:
-        for chunk in chunks:
-            if self.limit is not None:
-                self.limit -= len(chunk)
-                if self.limit < 0:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            yield chunk
-
-    def delete(self, key: str) -> None:
-        self._called("delete", key)
-        self.inner.delete(key)
+@pytest.fixture(autouse=True)
+def no_open_connections() -> Iterator[None]:
+    """boto3's clients have no end that their owner could bring about: their sockets close when they are collected."""
+    yield
+    if "boto3" in sys.modules:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Faulty:
-    return Faulty(Files(tmp_path / "repository"))
+def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Sets the usual environment for a server, and nothing of the developer's own."""
+
+    def use(url: str) -> None:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
+
+    return use
+
+
+@pytest.fixture
+def client(s3_server: str, aws: Callable[[str], None]) -> Any:
+    """A client of the S3 server, as any other tool has one."""
+    import boto3
+
+    aws(s3_server)
+    return boto3.client("s3")
+
+
+@pytest.fixture
+def bucket(client: Any) -> str:
+    name = f"models-{secrets.token_hex(6)}"
+    client.create_bucket(Bucket=name)
+    return name
+
+
+def quick(bucket: str, prefix: str = "team/models") -> S3:
+    """A driver that does not wait between its tries."""
+    return S3(bucket, prefix, Backoff(tries=4, sleep=lambda seconds: None))
+
+
+@pytest.fixture
+def s3(bucket: str) -> S3:
+    return quick(bucket)
+
+
+@pytest.fixture
+def proxy(s3_server: str, bucket: str, aws: Callable[[str], None]) -> Iterator[Proxy]:
+    """Between every client that is made from now on and the S3 server."""
+    with proxying(s3_server) as proxy:
+        aws(proxy.url)
+        yield proxy
+
+
+@pytest.fixture(params=["file", "s3"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
+    """Each kind of storage."""
+    if request.param == "file":
+        return Files(tmp_path / "repository")
+    found: S3 = request.getfixturevalue("s3")
+    return found
+
+
+@pytest.fixture
+def storage(objects: Objects) -> Faulty:
+    return Faulty(objects)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Pushing: what is stored, what is refused, and that nobody ever sees a half of it."""
+"""Pushing, to a folder and to S3: what is stored, what is refused, and that nobody ever sees a half of it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from store.faulty import Faulty
 
 from relight.base.errors import BadInput, Conflict, MissingWeights, NoSpace, StoreError
+from relight.store.files import Files
 from relight.store.manifest import CHUNK, Manifest
 from relight.store.repository import Repository
 
@@ -59,7 +61,7 @@ def test_one_file(repository: Repository, weights: Path) -> None:
 def test_a_neighbour_with_a_longer_name_is_another_model(repository: Repository, weights: Path) -> None:
     repository.push(weights, "bert-large")
     assert repository.versions("bert") == []
-    with pytest.raises(MissingWeights, match=r"no model 'bert' in file://.*; it has bert-large"):
+    with pytest.raises(MissingWeights, match=r"no model 'bert' in \w+://.*; it has bert-large"):
         repository.latest("bert")
     repository.push(weights, "bert")
     assert (repository.versions("bert"), repository.versions("bert-large")) == ([1], [1])
@@ -117,12 +119,12 @@ def emptied(folder: Path) -> None:
     ids=lambda value: value.__name__ if callable(value) else "",
 )
 def test_folders_that_are_refused(
-    repository: Repository, weights: Path, spoil: Callable[[Path], None], sentence: str, tmp_path: Path
+    repository: Repository, storage: Any, weights: Path, spoil: Callable[[Path], None], sentence: str
 ) -> None:
     spoil(weights)
     with pytest.raises(BadInput, match=sentence):
         repository.push(weights, "bert")
-    assert not (tmp_path / "repository").exists()
+    assert storage.all() == {}
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../up", "a/b", "-a", ".hidden", "a\n", "ä", "a" * 129])
@@ -132,9 +134,11 @@ def test_names_that_are_refused(repository: Repository, weights: Path, name: str
             call()
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/models", "models", "file:models", "http://host/models", ""])
+@pytest.mark.parametrize(
+    "uri", ["s3:///models", "s3://bucket/m?x=1", "models", "file:models", "http://host/models", ""]
+)
 def test_repositories_that_cannot_be_opened(uri: str) -> None:
-    with pytest.raises(BadInput, match="supported are folders, file:///absolute/path"):
+    with pytest.raises(BadInput, match="supported are folders, file:///absolute/path, and s3://bucket/prefix"):
         Repository.open(uri)
 
 
@@ -144,7 +148,9 @@ def test_a_uri_with_escapes(tmp_path: Path, weights: Path) -> None:
     assert (folder / "bert" / "1" / "model.onnx").is_file()
 
 
-def test_a_full_disk_leaves_nothing(repository: Repository, storage: Any, weights: Path, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_nothing(tmp_path: Path, weights: Path) -> None:
+    storage: Any = Faulty(Files(tmp_path / "repository"))
+    repository = Repository(storage)
     storage.limit = CHUNK
     with pytest.raises(NoSpace, match=r"cannot write file://.*/bert/1/model.onnx: No space left on device"):
         repository.push(weights, "bert")
@@ -155,7 +161,7 @@ def test_a_full_disk_leaves_nothing(repository: Repository, storage: Any, weight
 
 @pytest.mark.parametrize("key", ["claim.json", "model.onnx", "tokenizer.json", "manifest.json"])
 def test_storage_that_fails_anywhere_leaves_nothing(
-    repository: Repository, storage: Any, weights: Path, tmp_path: Path, key: str
+    repository: Repository, storage: Any, weights: Path, key: str
 ) -> None:
     def fail(verb: str, at: str) -> None:
         if verb == "put" and at.endswith(key):
@@ -164,13 +170,13 @@ def test_storage_that_fails_anywhere_leaves_nothing(
     storage.before = fail
     with pytest.raises(StoreError, match="storage is gone"):
         repository.push(weights, "bert")
-    assert [path for path in (tmp_path / "repository").rglob("*") if path.is_file()] == []
+    assert storage.all() == {}
 
 
 def test_a_file_that_is_taken_away_meanwhile(repository: Repository, storage: Any, weights: Path) -> None:
     def rob(verb: str, key: str) -> None:
-        if verb == "put" and key.endswith("tokenizer.json"):
-            storage.inner.delete("bert/1/model.onnx")
+        if verb == "put" and key.endswith("model.onnx"):
+            storage.inner.delete("bert/1/tokenizer.json")
 
     storage.before = rob
     with pytest.raises(Conflict, match="changed by somebody else during the push"):
@@ -181,44 +187,45 @@ def test_a_file_that_is_taken_away_meanwhile(repository: Repository, storage: An
 PUSH = """
 import os, signal, sys
 from relight.store.repository import Repository
-from relight.store.files import Files
-class Deadly(Files):
-    def put(self, key, chunks, *, create=False):
-        if key.endswith(sys.argv[4]):
-            next(iter(chunks))
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().put(key, chunks, create=create)
-print(Repository((Deadly if sys.argv[4] else Files)(sys.argv[1])).push(sys.argv[2], sys.argv[3]))
+repository = Repository.open(sys.argv[1])
+put = repository.objects.put
+def deadly(key, chunks, *, create=False, size=None):
+    if key.endswith(sys.argv[4]):
+        next(iter(chunks))
+        os.kill(os.getpid(), signal.SIGKILL)
+    put(key, chunks, create=create, size=size)
+if sys.argv[4]:
+    repository.objects.put = deadly
+print(repository.push(sys.argv[2], sys.argv[3]))
 """
 
 
-def start_push(root: Path, weights: Path, name: str, die_at: str = "") -> subprocess.Popen[str]:
-    argv = [sys.executable, "-c", PUSH, str(root), str(weights), name, die_at]
+def start_push(uri: str, weights: Path, name: str, die_at: str = "") -> subprocess.Popen[str]:
+    argv = [sys.executable, "-c", PUSH, uri, str(weights), name, die_at]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize("at", ["model.onnx", "tokenizer.json", "manifest.json"])
 def test_a_push_that_is_killed_is_never_seen_and_swept_by_the_next(
-    repository: Repository, weights: Path, tmp_path: Path, at: str
+    repository: Repository, storage: Any, weights: Path, at: str
 ) -> None:
-    root = tmp_path / "repository"
-    with start_push(root, weights, "bert", at) as process:
+    with start_push(storage.uri, weights, "bert", at) as process:
         assert process.wait(30) == -signal.SIGKILL
-    assert any(path.is_file() for path in root.rglob("*"))
+    assert storage.all()
     assert (repository.versions("bert"), repository.models()) == ([], [])
     with pytest.raises(MissingWeights):
         repository.manifest("bert", 1)
     # Its number is never used again: whoever still sweeps it can do no harm to another.
     assert repository.push(weights, "bert") == 2
-    left = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
-    assert [path for path in left if not path.startswith("bert/2/")] == [MODEL_JSON, "bert/1/.relight/claim.json"]
+    left = sorted(key for key in storage.all() if not key.startswith("bert/2/"))
+    assert left == [MODEL_JSON, "bert/1/.relight/claim.json"]
 
 
 def test_pushes_at_once_take_a_version_each_and_do_not_mix(
-    repository: Repository, make: Callable[..., Path], tmp_path: Path
+    repository: Repository, storage: Any, make: Callable[..., Path]
 ) -> None:
     sources = [make(CHUNK + 1, bytes([number])) for number in range(4)]
-    processes = [start_push(tmp_path / "repository", source, "bert") for source in sources]
+    processes = [start_push(storage.uri, source, "bert") for source in sources]
     taken = {}
     for process, source in zip(processes, sources, strict=True):
         with process:
@@ -227,15 +234,12 @@ def test_pushes_at_once_take_a_version_each_and_do_not_mix(
     assert repository.versions("bert") == sorted(taken) == [1, 2, 3, 4]
     assert repository.model("bert")["versions"] == [1, 2, 3, 4]
     for version, source in taken.items():
-        stored = tmp_path / "repository" / "bert" / str(version) / "model.onnx"
-        assert stored.read_bytes() == (source / "model.onnx").read_bytes()
+        assert storage.inner.read(f"bert/{version}/model.onnx") == (source / "model.onnx").read_bytes()
 
 
-def test_a_version_of_another_tool_is_there(repository: Repository, weights: Path, caplog: Any, tmp_path: Path) -> None:
+def test_a_version_of_another_tool_is_there(repository: Repository, storage: Any, weights: Path, caplog: Any) -> None:
     repository.push(weights, "bert")
-    foreign = tmp_path / "repository" / "bert" / "3"
-    foreign.mkdir()
-    (foreign / "model.onnx").write_bytes(b"laid there")
+    storage.inner.put("bert/3/model.onnx", [b"laid there"])
     assert repository.versions("bert") == [1, 3]
     manifest = repository.manifest("bert", 3)
     assert not manifest.is_checked
@@ -260,18 +264,18 @@ def edit(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], bytes]:
         pytest.param(lambda data: b"[1]", "is corrupt: it has no format number", id="list"),
         pytest.param(edit(lambda v: v.update(format=2)), "of format 2, and this relight reads format 1", id="newer"),
         pytest.param(edit(lambda v: v["files"].pop()), "digest does not fit the files", id="file-gone"),
-        pytest.param(edit(lambda v: v["files"][1].update(size=1)), "digest does not fit the files", id="size"),
+        pytest.param(edit(lambda v: v["files"][0].update(size=1)), "digest does not fit the files", id="size"),
         pytest.param(edit(lambda v: v["files"][0].update(path="../up")), "no file name inside", id="escape"),
         pytest.param(edit(lambda v: v["files"][0].update(path="/etc/x")), "no file name inside", id="absolute"),
+        pytest.param(edit(lambda v: v["files"].append(v["files"][0])), "digest does not fit the files", id="twice"),
         pytest.param(edit(lambda v: v.pop("files")), "it is no manifest", id="no-files"),
     ],
 )
 def test_manifests_that_are_refused(
-    repository: Repository, weights: Path, tmp_path: Path, spoil: Callable[[bytes], bytes], sentence: str
+    repository: Repository, storage: Any, make: Callable[..., Path], spoil: Callable[[bytes], bytes], sentence: str
 ) -> None:
-    repository.push(weights, "bert")
-    path = tmp_path / "repository" / "bert" / "1" / ".relight" / "manifest.json"
-    path.write_bytes(spoil(path.read_bytes()))
+    repository.push(make(3), "bert")
+    storage.edit("bert/1/.relight/manifest.json", spoil)
     with pytest.raises(StoreError, match=rf"bert/1/.relight/manifest.json .*{sentence}"):
         repository.manifest("bert", 1)
 

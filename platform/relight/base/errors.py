@@ -22,6 +22,7 @@
     |  |- MissingWeights    500   the repository has no such model, version or file
     |  |- CorruptWeights    500   a digest or a size differs
     |  |- NoSpace           507   the disk, or the cache's limit, is full
+   |  |- Unreachable       503   object storage does not answer, or is too busy; retry later
     |- PlatformError        500   the platform on this machine
        |- PortTaken               a listener's port is in use
        |- AlreadyRunning          another platform uses the same state folder
@@ -59,6 +60,7 @@ __all__ = [
     "TooLarge",
     "Unauthorized",
     "Unprocessable",
+    "Unreachable",
     "Unsupported",
 ]
 
@@ -195,6 +197,12 @@ class CorruptWeights(StoreError):
 class NoSpace(StoreError):
     code = "no_space"
     status = 507
+
+
+class Unreachable(StoreError):
+    code = "store_unreachable"
+    status = 503
+    retryable = True
 
 
 class PlatformError(RelightError):

@@ -50,7 +50,8 @@ COMMANDS = (
     Command("get", "relight.cli.get", "List objects of a kind, or show one.", _OBJECTS),
     Command("describe", "relight.cli.describe", "Show one object with its conditions and events.", _OBJECTS),
     Command("delete", "relight.cli.delete", "Delete objects.", _OBJECTS),
-    Command("model", "relight.cli.model", "Push models, list them, make them smaller or quicker.", _MODELS),
+    Command("model", "relight.cli.model", "Push and pull models, make them smaller or quicker.", _MODELS),
+    Command("cache", "relight.cli.cache", "See and fill the cache of models on this node.", _MODELS),
     Command("events", "relight.cli.events", "Send events to a broker.", _MODELS),
 )
 

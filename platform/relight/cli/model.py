@@ -12,7 +12,7 @@ import typer
 
 from relight.base.errors import NotFound
 from relight.base.settings import Settings
-from relight.cli import optimizing
+from relight.cli import optimizing, storing
 from relight.cli.output import Format, note, print_json, print_table
 from relight.cli.state import find_platform
 
@@ -45,17 +45,25 @@ def push(
     """Store a folder as the next version of a model.
 
     Versions never change: pushing again makes a new one. Functions take it up
-    when they are deployed again.
+    when they are deployed again. With RELIGHT_ENCRYPTION_KEY set, it is stored
+    encrypted.
+
+    \b
+    relight model push ./minilm minilm
+    relight model push ./minilm s3://bucket/models/minilm
     """
     if not source.exists():
         raise NotFound(f"{source}: no such file or folder")
-    target = open_repository(repository)
+    target, name = locate(name, repository)
     with _progress(f"{source} → {name}") as advance:
         version = target.push(source, name, on_progress=advance)
     if output == "json":
         print_json({"model": name, "version": version, "repository": target.uri})
     else:
-        print(f"{name} version {version} pushed to {target.uri}")
+        print(f"{name} version {version} pushed to {target.uri}{', encrypted' if target.keys else ''}")
+
+
+storing.add(command)
 
 
 @command.command("list")
@@ -100,13 +108,22 @@ optimizing.add(command)
 
 def open_repository(uri: str | None = None) -> Repository:
     """The repository that is meant: as given, ``$RELIGHT_REPOSITORY``, that of local mode if it runs, its default."""
+    from relight.store.keys import Keys
     from relight.store.repository import Repository
 
     settings = Settings.from_environ(repository=uri)
+    keys = Keys.from_environ(settings.environ)
     if uri is None and not settings.environ.get("RELIGHT_REPOSITORY"):
         platform = find_platform(settings.home)
-        return Repository.open(platform.repository if platform else settings.repository)
-    return Repository.open(settings.repository)
+        return Repository.open(platform.repository if platform else settings.repository, keys)
+    return Repository.open(settings.repository, keys)
+
+
+def locate(name: str, repository: str | None) -> tuple[Repository, str]:
+    """A repository and a model's name, which may be given as one: ``s3://bucket/models/bert``."""
+    if "://" in name and repository is None:
+        repository, _, name = name.rstrip("/").rpartition("/")
+    return open_repository(repository), name
 
 
 @contextmanager

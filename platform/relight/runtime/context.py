@@ -8,6 +8,8 @@ from pathlib import Path
 
 from relight.base.errors import BadInput, Problem
 from relight.base.units import parse_quantity
+from relight.store.cache import limit_from
+from relight.store.keys import Keys
 from relight.store.modelfiles import ModelFiles
 from relight.wire.modelconfig import DEFAULT_MAX_BATCH_SIZE
 
@@ -31,7 +33,11 @@ class FunctionSettings:
     repository: str | None = None
     cache: Path | None = None
     revalidate: str = "background"
-    """What is asked of the repository although it is known on this node; ``relight.store.cache`` says what there is."""
+    """When the repository is asked about what is known on this node; ``relight.store.cache`` says what there is."""
+    cache_limit: int | None = None
+    """Bytes that the node cache may take; None: as much as the disk has."""
+    keys: Keys = field(default_factory=Keys)
+    """For weights that are stored encrypted."""
     max_body: int = MAX_BODY
     queue_limit: int = QUEUE_LIMIT
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
@@ -78,6 +84,20 @@ class FunctionSettings:
                 problems.append(Problem(name, f"expected bytes from 0, got {environ[name]!r}"))
             return int(value)
 
+        def keys() -> Keys:
+            try:
+                return Keys.from_environ(environ)
+            except BadInput as error:
+                problems.append(Problem("", error.message))
+                return Keys()
+
+        def limit() -> int | None:
+            try:
+                return limit_from(environ)
+            except BadInput as error:
+                problems.append(Problem("", error.message))
+                return None
+
         settings = cls(
             name=environ.get("K_SERVICE") or None,
             namespace=environ.get("RELIGHT_NAMESPACE") or None,
@@ -86,6 +106,8 @@ class FunctionSettings:
             repository=environ.get("RELIGHT_REPOSITORY") or None,
             cache=Path(environ["RELIGHT_CACHE"]) if environ.get("RELIGHT_CACHE") else None,
             revalidate=environ.get("RELIGHT_REVALIDATE") or "background",
+            cache_limit=limit(),
+            keys=keys(),
             max_body=number("RELIGHT_MAX_BODY_BYTES", MAX_BODY) or MAX_BODY,
             queue_limit=number("RELIGHT_QUEUE_LIMIT", QUEUE_LIMIT) or QUEUE_LIMIT,
             default_max_batch_size=number("RELIGHT_DEFAULT_MAX_BATCH_SIZE", None) or DEFAULT_MAX_BATCH_SIZE,
@@ -115,7 +137,8 @@ class FunctionContext:
     digest: str | None
     """Of these files: the same digest is the same content."""
     cache: Path | None
-    """A folder of this node for what can be made again, such as optimised graphs."""
+    """A folder of this node for what can be made again, such as optimised graphs. That of a model's version goes with
+    its files when the node cache makes room."""
     report: Callable[[str, float], None]
     """Tell a part of the load by name and seconds: it is logged and exported beside the phases."""
     model_files: ModelFiles | None = None

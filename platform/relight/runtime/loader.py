@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from relight.base.errors import MissingWeights
+from relight.base.errors import MissingWeights, RelightError
 from relight.runtime.context import FunctionContext, FunctionSettings
 from relight.runtime.function import Function
 from relight.runtime.model import Model
@@ -18,6 +19,10 @@ from relight.store.modelfiles import ModelFiles
 from relight.store.repository import Repository
 
 log = logging.getLogger("relight.loader")
+
+REVALIDATE_AFTER = 10.0
+"""Seconds after which the repository is asked about a version that was used unasked: the first answer, which this start
+is about, is given by then, and does not share its processors with an S3 client that is being imported."""
 
 
 def load(
@@ -50,18 +55,28 @@ def _fetch(settings: FunctionSettings) -> tuple[Fetched, ModelFiles]:
         raise MissingWeights(f"this function takes its weights from a model repository, and {missing} is not set")
     begun = time.monotonic()
     folder = settings.cache or Path.home() / ".cache" / "relight"
-    repository = Repository.open(settings.repository)
-    fetched = NodeCache(folder, revalidate=settings.revalidate).fetch(
-        repository, settings.model, settings.model_version
-    )
+    cache = NodeCache(folder, settings.cache_limit, revalidate=settings.revalidate)
+    repository = Repository.open(settings.repository, settings.keys)
+    fetched = cache.fetch(repository, settings.model, settings.model_version)
     # What the cache answered without the repository is to stay so: no call before the first answer.
-    asked = settings.revalidate == "always" or (settings.revalidate == "background" and settings.model_version is None)
-    files = modelfiles.fetch(repository, settings.model, folder, fresh=asked or not fetched.hit)
+    files = modelfiles.fetch(repository, settings.model, folder, fresh=fetched.asked)
+    if not fetched.asked:
+        arguments = (cache, repository, settings.model, settings.model_version, fetched)
+        timer = threading.Timer(REVALIDATE_AFTER, _revalidate, arguments)
+        timer.daemon = True
+        timer.start()
     seconds = time.monotonic() - begun
     log.info(
         "fetch.done model=%s version=%s hit=%s seconds=%.3f", settings.model, fetched.version, fetched.hit, seconds
     )
     return fetched, files
+
+
+def _revalidate(cache: NodeCache, repository: Repository, model: str, version: int | None, fetched: Fetched) -> None:
+    try:
+        cache.revalidate(repository, model, version, fetched)
+    except (RelightError, OSError) as error:
+        log.warning("fetch.not_revalidated model=%s error=%s: what the node knows stays in use", model, error)
 
 
 def _context(
@@ -80,7 +95,7 @@ def _context(
         env=settings.environ,
         files=fetched.path if fetched else None,
         digest=fetched.digest if fetched else None,
-        cache=settings.cache,
+        cache=fetched.made if fetched else settings.cache,
         report=report,
         model_files=files,
         default_max_batch_size=settings.default_max_batch_size,

@@ -52,7 +52,7 @@ class Source:
     def repository(self) -> Repository:
         if self.settings.repository is None:
             raise NotFound("this process has no model repository: RELIGHT_REPOSITORY is not set")
-        return Repository.open(self.settings.repository)
+        return Repository.open(self.settings.repository, self.settings.keys)
 
     def use_config(self, name: str, config: bytes | None) -> None:
         """Load a model by this ``config.pbtxt`` from now on; None: by its own."""
@@ -83,7 +83,8 @@ class Source:
     def fetch(self, name: str, version: int, files: ModelFiles) -> Fetch:
         """A version's files, from the node cache if they are there as the repository has them now."""
         begun = time.monotonic()
-        fetched = NodeCache(self.cache, revalidate=self._revalidate()).fetch(self.repository(), name, version)
+        cache = NodeCache(self.cache, self.settings.cache_limit, revalidate=self._revalidate())
+        fetched = cache.fetch(self.repository(), name, version)
         return Fetch(name, version, fetched, files, time.monotonic() - begun)
 
     def open(self, fetch: Fetch) -> tuple[RepositoryModel, Mapping[str, float]]:
@@ -91,7 +92,7 @@ class Source:
 
         Whatever that raises is let through; nothing stays loaded then.
         """
-        model = model_of(fetch, self.settings, self.cache)
+        model = model_of(fetch, self.settings)
         begun = time.monotonic()
         model.load()
         loaded = time.monotonic()
@@ -112,7 +113,7 @@ def configuration(name: str, files: ModelFiles) -> ModelConfig:
     return ModelConfig() if files.config is None else modelconfig_text.decode(files.config, name).config
 
 
-def model_of(fetch: Fetch, settings: FunctionSettings, cache: Path) -> RepositoryModel:
+def model_of(fetch: Fetch, settings: FunctionSettings) -> RepositoryModel:
     """The model, still to be loaded."""
     model = RepositoryModel()
     model.context = FunctionContext(
@@ -123,7 +124,7 @@ def model_of(fetch: Fetch, settings: FunctionSettings, cache: Path) -> Repositor
         env=settings.environ,
         files=fetch.fetched.path,
         digest=fetch.fetched.digest,
-        cache=cache,
+        cache=fetch.fetched.made,
         report=lambda part, seconds: None,
         model_files=fetch.files,
         default_max_batch_size=settings.default_max_batch_size,

@@ -74,9 +74,9 @@ class Measurements:
         known = self.known(fetch.digest)
         if known is not None:
             return known
-        made = self._made()
+        made = _made(fetch)
         measured = self._measure(fetch)
-        if self._made() != made:
+        if _made(fetch) != made:
             # The first load on a node leaves what later ones use, such as an optimised graph: they count.
             measured = self._measure(fetch)
         log.info("model.measured model=%s host=%d gpu=%s", fetch.key, measured.host, measured.gpu)
@@ -90,13 +90,6 @@ class Measurements:
             with contextlib.suppress(OSError):
                 part.unlink()
         return measured
-
-    def _made(self) -> set[str]:
-        """The graphs that were saved on this node."""
-        try:
-            return set(os.listdir(self._folder.parent.parent / "graphs"))
-        except OSError:
-            return set()
 
     def stop(self) -> None:
         """End a measurement that is going on, and begin none any more."""
@@ -146,12 +139,17 @@ class Measurements:
                 "version": fetch.version,
                 "path": str(fetch.fetched.path),
                 "digest": fetch.fetched.digest,
-                "cache": str(self._folder.parent.parent),
+                "made": str(fetch.fetched.made),
                 "config": None if files.config is None else b64encode(files.config).decode(),
                 "warmup": {name: b64encode(data).decode() for name, data in files.warmup.items()},
                 "default_max_batch_size": self._settings.default_max_batch_size,
             }
         ).encode()
+
+
+def _made(fetch: Fetch) -> set[str]:
+    """What was made on this node of a version's files: its graphs."""
+    return {path.name for path in fetch.fetched.made.glob("graphs/*")}
 
 
 def main() -> int:
@@ -173,10 +171,10 @@ def main() -> int:
 def _taken(asked: dict[str, Any]) -> Measured:
     config = None if asked["config"] is None else b64decode(asked["config"])
     files = ModelFiles(config, {name: b64decode(data) for name, data in asked["warmup"].items()})
-    fetched = Fetched(Path(asked["path"]), asked["version"], asked["digest"], True, Lock(-1))
+    made = Path(asked["made"])
+    fetched = Fetched(Path(asked["path"]), made, asked["version"], asked["digest"], True, True, Lock(-1))
     settings = FunctionSettings(default_max_batch_size=asked["default_max_batch_size"])
-    cache = Path(asked["cache"])
-    model = model_of(Fetch(asked["name"], asked["version"], fetched, files), settings, cache)
+    model = model_of(Fetch(asked["name"], asked["version"], fetched, files), settings)
     with contextlib.suppress(ImportError):  # What is missing is told by the load.
         importlib.import_module(model.kind().library)
     before = memory.resident(os.getpid())

@@ -31,6 +31,7 @@ class Files:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
         self.uri = self.root.as_uri()
+        self.remote = False
 
     def _path(self, key: str) -> Path:
         return self.root / clean_key(key)
@@ -45,7 +46,7 @@ class Files:
                             folders.append(item.name)
                         elif item.is_file():
                             stat = item.stat()
-                            files.append(Entry(item.name, stat.st_size, f"{stat.st_size:x}-{stat.st_mtime_ns:x}"))
+                            files.append(Entry(item.name, stat.st_size, _tag(stat)))
                     except FileNotFoundError:  # removed since it was listed
                         continue
         except (FileNotFoundError, NotADirectoryError):
@@ -58,10 +59,18 @@ class Files:
         with self._reading(key):
             return self._path(key).stat().st_size
 
-    def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
-        with self._reading(key), open(self._path(key), "rb") as file:
-            file.seek(offset)
-            return file.read(-1 if length is None else length)
+    def read(self, key: str) -> bytes:
+        with self._reading(key):
+            return self._path(key).read_bytes()
+
+    def read_into(self, key: str, offset: int, buffer: memoryview, tag: str | None = None) -> int:
+        with self._reading(key), open(self._path(key), "rb", buffering=0) as file:
+            if tag is not None and _tag(os.fstat(file.fileno())) != tag:
+                raise Conflict(f"{self.uri}/{key} is not the file any more that was listed there")
+            filled = 0
+            while filled < len(buffer) and (read := os.preadv(file.fileno(), [buffer[filled:]], offset + filled)):
+                filled += read
+            return filled
 
     @contextlib.contextmanager
     def _reading(self, key: str) -> Iterator[None]:
@@ -72,7 +81,7 @@ class Files:
         except OSError as error:
             raise StoreError(f"cannot read {self.uri}/{key}: {error.strerror}") from error
 
-    def put(self, key: str, chunks: Iterable[bytes], *, create: bool = False) -> None:
+    def put(self, key: str, chunks: Iterable[bytes], *, create: bool = False, size: int | None = None) -> None:
         path = self._path(key)
         part = self._parts(key) / f"{secrets.token_hex(8)}{_PART}"
         try:
@@ -100,15 +109,31 @@ class Files:
         while True:
             self._make(part.parent)
             with contextlib.suppress(FileNotFoundError):
-                for other in part.parent.glob(f"*{_PART}"):
-                    if lock := idle(other):
-                        other.unlink(missing_ok=True)
-                        lock.release()
+                self._sweep(part.parent)
                 file = open(part, "xb")  # noqa: SIM115 - the caller closes it
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if part.exists():
                     return file
                 file.close()
+
+    @staticmethod
+    def _sweep(parts: Path) -> int:
+        """Remove the parts whose writers are dead."""
+        swept = 0
+        for other in parts.glob(f"*{_PART}"):
+            if lock := idle(other):
+                other.unlink(missing_ok=True)
+                lock.release()
+                swept += 1
+        return swept
+
+    def clean(self, older_than: float) -> int:
+        """``older_than`` is of no use here: the lock of a part says whether somebody writes it."""
+        swept = 0
+        for parts in (self.root / ".relight" / "parts", *self.root.glob("*/.relight/parts")):
+            swept += self._sweep(parts)
+            self._prune(parts)
+        return swept
 
     @staticmethod
     def _make(folder: Path) -> None:
@@ -165,3 +190,7 @@ class Files:
             except OSError:
                 return
             folder = folder.parent
+
+
+def _tag(stat: os.stat_result) -> str:
+    return f"{stat.st_size:x}-{stat.st_mtime_ns:x}"

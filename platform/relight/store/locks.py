@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from relight.base.errors import Deadline
@@ -69,13 +69,19 @@ def shared(path: Path, timeout: float) -> Lock | None:
 
 
 @contextlib.contextmanager
-def hold(path: Path, timeout: float, sentence: str) -> Iterator[None]:
-    """Hold the exclusive lock of a file; Deadline with ``sentence`` if it is not free within ``timeout`` seconds."""
-    for _ in _tries(timeout):
-        if lock := exclusive(path):
-            break
-    else:
-        raise Deadline(f"{sentence} after {timeout:.0f} s")
+def hold(path: Path, timeout: float, sentence: str, progress: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Hold the exclusive lock of a file; Deadline with ``sentence`` if it is not free within ``timeout`` seconds.
+
+    Whenever ``progress`` returns something else than before, these seconds begin anew: its holder is at work.
+    """
+    lock, seen = exclusive(path), progress()
+    while lock is None:
+        for _ in _tries(timeout):
+            if (lock := exclusive(path)) or progress() != seen:
+                break
+        else:
+            raise Deadline(f"{sentence} after {timeout:.0f} s")
+        seen = progress()
     try:
         yield
     finally:

@@ -11,9 +11,10 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from relight.base.errors import BadInput, CorruptWeights, StoreError
+from relight.store.keys import ALGORITHM, NONCE, TAG
 from relight.store.objects import clean_key
 
 FORMAT = 1
@@ -21,18 +22,50 @@ CHUNK = 8 * 2**20
 """Bytes per digest: large enough for ranged reads to run at full speed, small enough to read several at once."""
 
 
+class Piece(NamedTuple):
+    """One chunk of a file: its number, where it is in the file, and where in the stored object."""
+
+    number: int
+    offset: int
+    length: int
+    stored_at: int
+    stored: int
+
+
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file of a version. ``chunks``: hexadecimal SHA-256 of each 8 MiB; None where nobody ever computed them."""
+    """One file of a version.
+
+    ``chunks``: hexadecimal SHA-256 of each chunk as it is stored; None where nobody ever computed them. ``nonces``: one
+    per chunk where the file is stored encrypted. ``tag``: what storage said of a file without digests when it was
+    listed.
+    """
 
     path: str
     size: int
     chunks: tuple[str, ...] | None
+    nonces: tuple[str, ...] | None = None
+    tag: str | None = None
 
-    def ranges(self) -> Iterable[tuple[int, int, int]]:
-        """(number, offset, length) of each chunk; none for an empty file."""
+    @property
+    def stored(self) -> int:
+        """Bytes that it takes in storage."""
+        return self.size + TAG * len(self.nonces or ())
+
+    def pieces(self) -> Iterable[Piece]:
+        """Its chunks; none for an empty file."""
+        more = TAG if self.nonces is not None else 0
         for number, offset in enumerate(range(0, self.size, CHUNK)):
-            yield number, offset, min(CHUNK, self.size - offset)
+            length = min(CHUNK, self.size - offset)
+            yield Piece(number, offset, length, offset + number * more, length + more)
+
+
+@dataclass(frozen=True, slots=True)
+class Encryption:
+    """How a version is encrypted: the id of its key, and the seal that only the key's holder can make."""
+
+    key: str
+    seal: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +74,13 @@ class Manifest:
 
     files: tuple[File, ...]
     digest: str
+    encryption: Encryption | None = None
 
     @classmethod
     def of(cls, files: Iterable[File]) -> Manifest:
         ordered = tuple(sorted(files, key=lambda file: file.path))
-        return cls(ordered, _digest([[file.path, file.size, *(file.chunks or ())] for file in ordered]))
+        rows = [[file.path, file.size, *(file.chunks or ()), *(file.nonces or ())] for file in ordered]
+        return cls(ordered, _digest(rows))
 
     @classmethod
     def listed(cls, uri: str, files: Iterable[tuple[str, int, str]]) -> Manifest:
@@ -54,7 +89,8 @@ class Manifest:
         The digest then names the place and its tags, not the content: a changed tag is another version of the truth.
         """
         ordered = sorted(files)
-        return cls(tuple(File(path, size, None) for path, size, _ in ordered), _digest([uri, *map(list, ordered)]))
+        found = tuple(File(path, size, None, tag=tag) for path, size, tag in ordered)
+        return cls(found, _digest([uri, *map(list, ordered)]))
 
     @property
     def size(self) -> int:
@@ -66,10 +102,15 @@ class Manifest:
         return all(file.chunks is not None for file in self.files)
 
     def encode(self) -> bytes:
-        files = [{"path": f.path, "size": f.size, "chunks": list(f.chunks or ())} for f in self.files]
-        return json.dumps(
-            {"format": FORMAT, "digest": self.digest, "chunk": CHUNK, "files": files}, indent=1, ensure_ascii=False
-        ).encode()
+        value: dict[str, Any] = {"format": FORMAT, "digest": self.digest, "chunk": CHUNK}
+        if self.encryption is not None:
+            value["encryption"] = {
+                "algorithm": ALGORITHM,
+                "key": self.encryption.key,
+                "seal": self.encryption.seal,
+            }
+        value["files"] = [_encoded(file) for file in self.files]
+        return json.dumps(value, indent=1, ensure_ascii=False).encode()
 
     @classmethod
     def decode(cls, data: bytes, uri: str) -> Manifest:
@@ -78,16 +119,16 @@ class Manifest:
         try:
             if value["chunk"] != CHUNK:
                 raise CorruptWeights(f"{uri} is corrupt: chunks of {value['chunk']!r} bytes, expected {CHUNK}")
-            files = [File(clean_key(f["path"]), int(f["size"]), tuple(map(str, f["chunks"]))) for f in value["files"]]
+            encryption = _encryption(value.get("encryption"), uri)
+            files = [_decoded(item) for item in value["files"]]
             manifest = cls.of(files)
-            torn = value["digest"] != manifest.digest or any(
-                file.size < 0 or len(file.chunks or ()) != -(-file.size // CHUNK) for file in files
-            )
+            torn = value["digest"] != manifest.digest or not all(_fits(file, encryption) for file in files)
+            torn |= len({file.path for file in files}) != len(files)
         except (KeyError, TypeError, ValueError, BadInput) as error:
             raise CorruptWeights(f"{uri} is corrupt: it is no manifest ({type(error).__name__}: {error})") from error
         if torn:
             raise CorruptWeights(f"{uri} is corrupt: its digest does not fit the files it lists")
-        return manifest
+        return cls(manifest.files, manifest.digest, encryption)
 
 
 def read_format(data: bytes, uri: str) -> dict[str, Any]:
@@ -104,8 +145,36 @@ def read_format(data: bytes, uri: str) -> dict[str, Any]:
     return dict(value)
 
 
-def chunk_digest(data: bytes) -> str:
+def chunk_digest(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def _encoded(file: File) -> dict[str, Any]:
+    value: dict[str, Any] = {"path": file.path, "size": file.size, "chunks": list(file.chunks or ())}
+    if file.nonces is not None:
+        value["nonces"] = list(file.nonces)
+    return value
+
+
+def _decoded(value: dict[str, Any]) -> File:
+    nonces = tuple(map(str, value["nonces"])) if "nonces" in value else None
+    return File(clean_key(value["path"]), int(value["size"]), tuple(map(str, value["chunks"])), nonces)
+
+
+def _encryption(value: dict[str, Any] | None, uri: str) -> Encryption | None:
+    if value is None:
+        return None
+    if value["algorithm"] != ALGORITHM:
+        raise StoreError(f"{uri} is encrypted by {value['algorithm']!r}, and this relight reads {ALGORITHM}")
+    return Encryption(str(value["key"]), str(value["seal"]))
+
+
+def _fits(file: File, encryption: Encryption | None) -> bool:
+    """Whether there is a digest, and a nonce if and only if the version is encrypted, for each chunk."""
+    count = -(-file.size // CHUNK)
+    nonces = all(len(bytes.fromhex(nonce)) == NONCE for nonce in file.nonces or ())
+    sealed = file.nonces is not None and len(file.nonces) == count and nonces
+    return file.size >= 0 and len(file.chunks or ()) == count and (sealed if encryption else file.nonces is None)
 
 
 def _digest(rows: list[Any]) -> str:

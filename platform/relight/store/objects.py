@@ -1,9 +1,9 @@
-"""The seam to object storage: five verbs on keys, one driver per kind of storage.
+"""The seam to object storage: a few verbs on keys, one driver per kind of storage.
 
 A key is a relative path with ``/`` between its parts. Folders do not exist by themselves: a folder is what keys have in
 front of a ``/``, so ``bert`` never means ``bert-large`` too. Drivers raise ``FileNotFoundError`` for a key that is not
-there, ``Conflict`` for one that must not be there yet, ``NoSpace`` where there is no room, and ``StoreError`` for all
-else that storage may answer.
+there, ``Conflict`` for one that must not be there yet or is not the one it was, ``NoSpace`` where there is no room,
+``Unreachable`` where trying again later may help, and ``StoreError`` for all else that storage may answer.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class Objects(Protocol):
     """Storage, as the model repository sees it. Safe to call from several threads and processes."""
 
     uri: str
+    remote: bool
+    """Whether a call goes over a network, and is worth avoiding."""
 
     def list(self, folder: str) -> Listing:
         """What lies directly in a folder; ``""`` is the root."""
@@ -43,24 +45,43 @@ class Objects(Protocol):
     def size(self, key: str) -> int:
         """Bytes of an object."""
 
-    def read(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
-        """A range of an object; shorter than ``length`` where the object ends before."""
+    def read(self, key: str) -> bytes:
+        """A whole object, for small ones."""
 
-    def put(self, key: str, chunks: Iterable[bytes], *, create: bool = False) -> None:
-        """Write a whole object or nothing. With ``create``, Conflict if it exists (one of two writers wins)."""
+    def read_into(self, key: str, offset: int, buffer: memoryview, tag: str | None = None) -> int:
+        """Fill ``buffer`` from a place in an object and return how many bytes there were: fewer where it ends.
+
+        With ``tag``, Conflict if the object is no longer the one that was listed so.
+        """
+
+    def put(self, key: str, chunks: Iterable[bytes], *, create: bool = False, size: int | None = None) -> None:
+        """Write a whole object or nothing. With ``create``, Conflict if it exists (one of two writers wins).
+
+        ``size``: how many bytes will come, as far as the caller knows; storage cuts parts by it.
+        """
 
     def delete(self, key: str) -> None:
         """Remove an object; it is no error if there is none."""
 
+    def clean(self, older_than: float) -> int:
+        """Remove what interrupted writes left, ``older_than`` seconds ago or more; returns how many there were."""
+
 
 def open_objects(uri: str) -> Objects:
-    """The driver for a URI."""
+    """The driver for a URI. Nothing is read yet, and no driver's library is imported."""
     parts = urlsplit(uri)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
         from relight.store.files import Files
 
         return Files(unquote(parts.path))
-    raise BadInput(f"{uri!r} cannot be opened as a model repository: supported are folders, file:///absolute/path")
+    if parts.scheme == "s3" and parts.netloc and not (parts.query or parts.fragment):
+        from relight.store.s3 import S3
+
+        return S3(parts.netloc, parts.path.strip("/"))
+    raise BadInput(
+        f"{uri!r} cannot be opened as a model repository: supported are folders, file:///absolute/path, and "
+        "s3://bucket/prefix"
+    )
 
 
 def clean_key(key: str) -> str:

@@ -10,115 +10,156 @@
 
 The claim makes two pushes at once take two numbers, and it makes half a push invisible: a version that has a
 ``.relight`` folder but no manifest is not there. A version without a ``.relight`` folder was laid there by somebody
-else's tool and is served as it is, unchecked, with a warning.
+else's tool and is served as it is, with a warning: what is fetched is what was listed (size and tag), but nobody knows
+whether it is what was meant. Files that lie in NAME itself, where there is no version in a folder, are version 1.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import re
-import socket
-import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from relight.base.errors import BadInput, Conflict, MissingWeights, StoreError
 from relight.base.ids import digest
-from relight.store.manifest import CHUNK, FORMAT, File, Manifest, chunk_digest, read_format
-from relight.store.objects import Objects, open_objects
-from relight.store.sources import Source, collect
+from relight.store import claims, transfer
+from relight.store.keys import Keys
+from relight.store.manifest import FORMAT, Manifest, read_format
+from relight.store.objects import Listing, Objects, open_objects
+from relight.store.pushing import Push
+from relight.store.sources import collect
 
 log = logging.getLogger("relight.store")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 _META = ".relight"
-_ABANDONED = 24 * 3600.0
-"""Seconds after which a claim of another machine that never became a version is taken for dead: no push takes a day."""
+_CONFIG = "config.pbtxt"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a model, and the folder of storage where its files are."""
+
+    name: str
+    number: int
+    folder: str
+    manifest: Manifest
 
 
 class Repository:
-    """Models by name and version. Every call reads the storage anew; nothing is kept in memory."""
+    """Models by name and version. Every call reads the storage anew; nothing is kept in memory.
 
-    def __init__(self, objects: Objects) -> None:
+    With ``keys``, what is pushed is stored encrypted, and what was stored with one of them can be read.
+    """
+
+    def __init__(self, objects: Objects, keys: Keys | None = None) -> None:
         self.objects = objects
+        self.keys = keys or Keys()
 
     @classmethod
-    def open(cls, uri: str) -> Repository:
-        return cls(open_objects(uri))
+    def open(cls, uri: str, keys: Keys | None = None) -> Repository:
+        return cls(open_objects(uri), keys)
 
     @property
     def uri(self) -> str:
         return self.objects.uri
 
+    # Reading.
+
     def models(self) -> list[str]:
         """The names of all models that have a version."""
-        folders = self.objects.list("").folders
-        return [name for name in folders if _NAME.fullmatch(name) and self.versions(name)]
+        names = self.folders()
+        with ThreadPoolExecutor(transfer.THREADS, thread_name_prefix="list") as pool:
+            return [name for name, found in zip(names, pool.map(self.versions, names), strict=True) if found]
+
+    def folders(self) -> list[str]:
+        """All that may be a model, such as what a push that was killed left."""
+        return [name for name in self.objects.list("").folders if _NAME.fullmatch(name)]
 
     def versions(self, name: str) -> list[int]:
         """All versions of a model that can be fetched, in order; empty for an unknown model."""
-        return [number for number in self._numbers(name) if self._is_complete(name, number)]
+        here = self.objects.list(check_name(name))
+        found = [number for number in _numbers(here) if self._is_complete(name, number)]
+        return found or ([1] if _is_plain(here) else [])
 
     def latest(self, name: str) -> int:
         """The newest version; MissingWeights says what there is instead."""
-        for number in reversed(self._numbers(name)):
-            if self._is_complete(name, number):
-                return number
-        models = ", ".join(self.models())
-        raise MissingWeights(f"there is no model {name!r} in {self.uri}; it has {models or 'no model at all'}")
+        return self.resolve(name, None).number
 
     def manifest(self, name: str, version: int) -> Manifest:
         """What a version is made of; MissingWeights says which versions there are."""
-        folder = f"{check_name(name)}/{check_version(version)}"
+        return self.resolve(name, version).manifest
+
+    def resolve(self, name: str, version: int | None) -> Version:
+        """A version (None: the latest), in as few calls as there can be; MissingWeights says what there is instead."""
+        here = Listing((), ())
+        if version is None:
+            here = self.objects.list(check_name(name))
+        for number in reversed(_numbers(here)) if version is None else (check_version(version),):
+            if found := self._version(check_name(name), number):
+                return found
+        versions = self.versions(name)
+        if versions == [1] and version in (None, 1):
+            return self._unmanaged(name, 1, name)
+        if not versions:
+            models = ", ".join(self.models())
+            raise MissingWeights(f"there is no model {name!r} in {self.uri}; it has {models or 'no model at all'}")
+        have = ", ".join(map(str, versions))
+        raise MissingWeights(f"model {name!r} has no version {version} in {self.uri}; it has {have}")
+
+    def source(self, version: Version) -> transfer.Source:
+        """A version's bytes; Forbidden if it is encrypted with a key that is not here."""
+        sealer, manifest = None, version.manifest
+        if manifest.encryption is not None:
+            uri = f"{self.uri}/{version.folder}"
+            sealer = self.keys.opener(manifest.encryption, uri)
+            sealer.check(version.name, version.number, manifest, uri)
+        return transfer.Source(self.objects, version.name, version.number, version.folder, manifest, sealer)
+
+    def stored(self, version: Version) -> transfer.Source:
+        """A version's bytes as they are stored, for which no key is needed."""
+        return transfer.Source(self.objects, version.name, version.number, version.folder, version.manifest, None)
+
+    def model(self, name: str) -> dict[str, Any]:
+        """``model.json`` of a model; empty where nobody pushed one."""
+        key = f"{check_name(name)}/{_META}/model.json"
+        try:
+            return read_format(self.objects.read(key), f"{self.uri}/{key}")
+        except FileNotFoundError:
+            return {}
+
+    def _version(self, name: str, number: int) -> Version | None:
+        folder = f"{name}/{number}"
         key = f"{folder}/{_META}/manifest.json"
         try:
-            return Manifest.decode(self.objects.read(key), f"{self.uri}/{key}")
+            return Version(name, number, folder, Manifest.decode(self.objects.read(key), f"{self.uri}/{key}"))
         except FileNotFoundError:
-            pass
-        if self._is_complete(name, version):
-            log.warning("store.unchecked uri=%s/%s: it was not pushed by relight, and has no digests", self.uri, folder)
-            return Manifest.listed(f"{self.uri}/{folder}", self._walk(folder))
-        versions = ", ".join(map(str, self.versions(name)))
-        if not versions:
-            self.latest(name)
-        raise MissingWeights(f"model {name!r} has no version {version} in {self.uri}; it has {versions}")
+            return self._unmanaged(name, number, folder) if self._is_unmanaged(folder) else None
 
-    def push(
-        self, folder: Path | str, name: str, *, on_progress: Callable[[int, int], None] = lambda done, total: None
-    ) -> int:
-        """Store a folder, or one file, as the next version of a model and return its number.
+    def _unmanaged(self, name: str, number: int, folder: str) -> Version:
+        log.warning("store.unchecked uri=%s/%s: it was not pushed by relight, and has no digests", self.uri, folder)
+        return Version(name, number, folder, Manifest.listed(f"{self.uri}/{folder}", self._files(folder)))
 
-        ``on_progress(done, total)`` is told of bytes. When it fails (NoSpace among others) nothing of it remains.
-        """
-        check_name(name)
-        source = collect(Path(folder))
-        self._sweep(name)
-        version = self._claim(name)
-        try:
-            manifest = self._upload(source, f"{name}/{version}", on_progress)
-            self._check(manifest, f"{name}/{version}")
-            if source.config is not None:
-                self.objects.put(f"{name}/config.pbtxt", [source.config])
-            self.objects.put(f"{name}/{version}/{_META}/manifest.json", [manifest.encode()], create=True)
-        except BaseException:
-            self._discard(name, version)
-            raise
-        self._write_model(name)
-        return version
+    def _files(self, folder: str) -> Iterator[tuple[str, int, str]]:
+        """(path, size, tag) of what somebody else's tool laid into a version's folder, or into the model's."""
+        for path, size, tag in self._walk(folder):
+            first, slash, _ = path.partition("/")
+            if "/" in folder or not (path == _CONFIG or (slash and (first == _META or _VERSION.fullmatch(first)))):
+                yield path, size, tag
 
-    def _numbers(self, name: str) -> list[int]:
-        folders = self.objects.list(check_name(name)).folders
-        return sorted(int(folder) for folder in folders if _VERSION.fullmatch(folder))
+    def _is_complete(self, name: str, number: int) -> bool:
+        folder = f"{name}/{number}"
+        return self._exists(f"{folder}/{_META}/manifest.json") or self._is_unmanaged(folder)
 
-    def _is_complete(self, name: str, version: int) -> bool:
-        found = self.objects.list(f"{name}/{version}")
-        if _META not in found.folders:
-            return bool(found.files)
-        return self._exists(f"{name}/{version}/{_META}/manifest.json")
+    def _is_unmanaged(self, folder: str) -> bool:
+        found = self.objects.list(folder)
+        return _META not in found.folders and bool(found.files or found.folders)
 
     def _exists(self, key: str) -> bool:
         try:
@@ -134,75 +175,98 @@ class Repository:
         for below in found.folders:
             yield from self._walk(f"{folder}/{below}", f"{prefix}{below}/")
 
-    def _claim(self, name: str) -> int:
-        version = max(self._numbers(name), default=0)
-        while True:
-            version += 1
-            try:
-                self.objects.put(f"{name}/{version}/{_META}/claim.json", [json.dumps(_me()).encode()], create=True)
-                return version
-            except Conflict:  # another push took it since we looked
-                continue
+    # Writing.
 
-    def _upload(self, source: Source, folder: str, on_progress: Callable[[int, int], None]) -> Manifest:
-        done, files = 0, []
-        for path, origin in source.files:
-            size, chunks = 0, []
+    def push(
+        self, folder: Path | str, name: str, *, on_progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> int:
+        """Store a folder, or one file, as the next version of a model and return its number.
 
-            def read(origin: Path = origin) -> Iterator[bytes]:
-                # One pass feeds both the digest and the storage: a file that changes meanwhile cannot tear them apart.
-                nonlocal done, size
-                for data in _chunks(origin):
-                    chunks.append(chunk_digest(data))  # noqa: B023 - consumed within this turn of the loop
-                    yield data
-                    size += len(data)
-                    done += len(data)
-                    on_progress(done, source.size)
-
-            self.objects.put(f"{folder}/{path}", read())
-            files.append(File(path, size, tuple(chunks)))
-        return Manifest.of(files)
-
-    def _check(self, manifest: Manifest, folder: str) -> None:
-        """Never show a version that somebody emptied while it was being pushed."""
-        for file in manifest.files:
-            try:
-                size = self.objects.size(f"{folder}/{file.path}")
-            except FileNotFoundError:
-                size = -1
-            if size != file.size:
-                raise Conflict(
-                    f"{self.uri}/{folder}/{file.path} was changed by somebody else during the push: push again"
-                )
-
-    def _discard(self, name: str, version: int) -> None:
-        """Take back a version that never became visible; the claim goes last, for it keeps the number ours."""
-        claim = f"{_META}/claim.json"
-        folder = f"{name}/{version}"
+        ``on_progress(done, total)`` is told of bytes. When it fails (NoSpace among others) nothing of it remains.
+        """
+        check_name(name)
+        source = collect(Path(folder))
+        sealer = self.keys.sealer() if self.keys else None
+        self.sweep(name)
+        version, claim = self._claim(name)
         try:
-            for path in [path for path, _, _ in self._walk(folder) if path != claim]:
-                self.objects.delete(f"{folder}/{path}")
-            self.objects.delete(f"{folder}/{claim}")
-        except StoreError as error:
-            log.warning("store.leftover uri=%s/%s: %s; the next push removes it", self.uri, folder, error)
+            manifest = Push(self.objects, name, version, source, sealer, on_progress).run()
+            if self.objects.read(f"{name}/{version}/{_META}/claim.json") != claim:
+                raise Conflict(f"{self.uri}/{name}/{version} was taken by another push at the same time: push again")
+            if source.config is not None:
+                self.objects.put(f"{name}/{_CONFIG}", [source.config])
+            self.objects.put(f"{name}/{version}/{_META}/manifest.json", [manifest.encode()], create=True)
+        except BaseException:
+            self._discard(name, version, claim)
+            raise
+        self._write_model(name)
+        return version
 
-    def _sweep(self, name: str) -> None:
-        """Remove what pushes left that were killed. Their claims stay, so that no number ever comes to life twice."""
-        for number in self._numbers(name):
+    def remove(self, name: str, version: int) -> None:
+        """Take a version away, its manifest first. Its number is not used again, for nodes may still know it.
+
+        What runs on it runs on: nodes have their own files. MissingWeights if there is no such version.
+        """
+        found = self.resolve(name, check_version(version))
+        claim = f"{_META}/claim.json"
+        if found.manifest.is_checked:
+            if not self._exists(f"{found.folder}/{claim}"):
+                self.objects.put(f"{found.folder}/{claim}", [claims.new()])
+            self.objects.delete(f"{found.folder}/{_META}/manifest.json")
+        self._delete(found.folder, [path for path, _, _ in self._files(found.folder) if path != claim])
+        if self.versions(name):
+            self._write_model(name)
+        else:
+            self._delete(name, [_CONFIG, f"{_META}/model.json"])
+
+    def sweep(self, name: str) -> int:
+        """Remove what pushes of a model left that were killed, and return how many objects that was.
+
+        Their claims stay, so that no number ever comes to life twice.
+        """
+        swept = 0
+        for number in _numbers(self.objects.list(check_name(name))):
             folder = f"{name}/{number}"
-            claim = f"{folder}/{_META}/claim.json"
+            claim = f"{_META}/claim.json"
             if self._exists(f"{folder}/{_META}/manifest.json"):
                 continue
             try:
-                owner = json.loads(self.objects.read(claim))
+                if not claims.is_dead(self.objects.read(f"{folder}/{claim}")):
+                    continue
             except (FileNotFoundError, ValueError):
                 continue
-            if not _is_dead(owner):
+            left = [path for path, _, _ in self._walk(folder) if path != claim]
+            if left:
+                log.info("store.swept uri=%s/%s files=%d: left by a push that was killed", self.uri, folder, len(left))
+                self._delete(folder, left)
+            swept += len(left)
+        return swept
+
+    def _claim(self, name: str) -> tuple[int, bytes]:
+        here = self.objects.list(name)
+        version = max(_numbers(here), default=int(_is_plain(here)))
+        claim = claims.new()
+        while True:
+            version += 1
+            try:
+                self.objects.put(f"{name}/{version}/{_META}/claim.json", [claim], create=True)
+                return version, claim
+            except Conflict:  # another push took it since we looked
                 continue
-            for path in [path for path, _, _ in self._walk(folder)]:
-                if f"{folder}/{path}" != claim:
-                    log.info("store.swept uri=%s/%s/%s: left by a push that was killed", self.uri, folder, path)
-                    self.objects.delete(f"{folder}/{path}")
+
+    def _discard(self, name: str, version: int, claim: bytes) -> None:
+        """Take back a version that never became visible; the claim goes last, for it keeps the number ours."""
+        key, folder = f"{_META}/claim.json", f"{name}/{version}"
+        try:
+            if self.objects.read(f"{folder}/{key}") != claim:
+                return
+            self._delete(folder, [path for path, _, _ in self._walk(folder) if path != key])
+            self.objects.delete(f"{folder}/{key}")
+        except (StoreError, FileNotFoundError) as error:
+            log.warning("store.leftover uri=%s/%s: %s; the next push removes it", self.uri, folder, error)
+
+    def _delete(self, folder: str, paths: list[str]) -> None:
+        transfer.in_threads(self.objects.delete, [(f"{folder}/{path}",) for path in paths])
 
     def _write_model(self, name: str) -> None:
         """Tell readers about the versions.
@@ -210,23 +274,15 @@ class Repository:
         Two pushes may write it at once; each looks again after it wrote, so that the last one to write has seen all.
         """
         key = f"{name}/{_META}/model.json"
-        written: list[int] = []
+        written: list[int] | None = None
         while (versions := self.versions(name)) != written:
             try:
-                config = digest(self.objects.read(f"{name}/config.pbtxt"))
+                config = digest(self.objects.read(f"{name}/{_CONFIG}"))
             except FileNotFoundError:
                 config = None
             value = {"format": FORMAT, "name": name, "versions": versions, "config": config}
             self.objects.put(key, [json.dumps(value, indent=1).encode()])
             written = versions
-
-    def model(self, name: str) -> dict[str, Any]:
-        """``model.json`` of a model; empty where nobody pushed one."""
-        key = f"{check_name(name)}/{_META}/model.json"
-        try:
-            return read_format(self.objects.read(key), f"{self.uri}/{key}")
-        except FileNotFoundError:
-            return {}
 
 
 def check_name(name: str) -> str:
@@ -244,37 +300,10 @@ def check_version(version: int) -> int:
     return version
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
-    try:
-        with open(path, "rb") as file:
-            while data := file.read(CHUNK):
-                yield data
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from error
+def _numbers(listing: Listing) -> list[int]:
+    return sorted(int(folder) for folder in listing.folders if _VERSION.fullmatch(folder))
 
 
-def _me() -> dict[str, Any]:
-    return {"where": _where(), "pid": os.getpid(), "started": _started(os.getpid()), "time": time.time()}
-
-
-def _is_dead(owner: dict[str, Any]) -> bool:
-    if owner.get("where") == _where():
-        return _started(int(owner.get("pid", 0))) != owner.get("started")
-    return time.time() - float(owner.get("time", 0.0)) > _ABANDONED
-
-
-def _where() -> str:
-    """The machine since its last boot, and the container: a pid means nothing outside of these."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return socket.gethostname()
-
-
-def _started(pid: int) -> int:
-    """When a process started, in clock ticks since boot; 0 if there is none. With the pid it names one process."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return 0
+def _is_plain(listing: Listing) -> bool:
+    """Whether files lie in a model's own folder, as tools leave them that know no versions."""
+    return 1 not in _numbers(listing) and any(entry.name != _CONFIG for entry in listing.files)

@@ -3,9 +3,11 @@
 ::
 
     entries/DIGEST/files/...     one version's files, read-only, published whole by one rename
+    entries/DIGEST/contents      a manifest of these files, to check them by
     entries/DIGEST/lease         locked (shared) by whoever uses the files; its time is that of the last use
     entries/DIGEST/size          bytes, in decimal
-    fetching/DIGEST/...          the same, while it is being fetched: room that is spoken for
+    entries/DIGEST/made/...      what was made of the files on this node, such as optimised graphs; goes with them
+    fetching/DIGEST/...          the same, while it is being fetched, and ``journal``: room that is spoken for
     locks/DIGEST, locks/room     locks of one fetch, and of adding up what there is
     trash/                       on its way out
 """
@@ -18,16 +20,42 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from relight.base.errors import NoSpace
-from relight.base.units import format_bytes
+from relight.base.errors import RelightError
+from relight.store.journal import Journal
 from relight.store.locks import Lock, exclusive, hold, idle, shared
+from relight.store.manifest import Manifest
+from relight.store.room import Held, make_room
 
 log = logging.getLogger("relight.store")
 
 _MOMENT = 10.0
 """Seconds to wait for a lock that is only ever held for a few system calls."""
+
+
+@dataclass(frozen=True)
+class Fetching:
+    """A fetch that holds its lock: where to put the files, and what of them is there from an earlier try."""
+
+    files: Path
+    journal: Journal
+    contents: Path
+    """Where the manifest of the files is to be written."""
+
+
+@dataclass(frozen=True)
+class Shelved:
+    """An entry, or (``whole`` False) a part of one that somebody fetches or did not fetch to the end."""
+
+    digest: str
+    size: int
+    made: int
+    used: float
+    """Unix time of the last use."""
+    busy: bool
+    whole: bool
 
 
 class Shelf:
@@ -40,9 +68,25 @@ class Shelf:
     def files(self, digest: str) -> Path:
         return self.path / "entries" / digest / "files"
 
+    def made(self, digest: str) -> Path:
+        """A folder for what is made of an entry's files; it counts as a part of the entry."""
+        return self.path / "entries" / digest / "made"
+
+    def contents(self, digest: str) -> Manifest:
+        """What the files of an entry consist of; FileNotFoundError where there is no entry."""
+        path = self.path / "entries" / digest / "contents"
+        return Manifest.decode(path.read_bytes(), path.as_uri())
+
     def lock(self, digest: str) -> Path:
         """The lock to hold while fetching an entry."""
         return self.path / "locks" / digest
+
+    def arrived(self, digest: str) -> int:
+        """A number that grows while an entry is being fetched."""
+        try:
+            return (self.path / "fetching" / digest / "journal").stat().st_size
+        except OSError:
+            return -1
 
     def lease(self, digest: str) -> Lock | None:
         """Take hold of an entry and mark it as used; None if it is not there, or not whole any more."""
@@ -51,7 +95,7 @@ class Shelf:
         if lease is None:
             return None
         try:
-            if _size(entry / "files") == int((entry / "size").read_text()):
+            if measure(entry / "files") == int((entry / "size").read_text()):
                 lease.touch()
                 return lease
             log.warning("store.torn entry=%s: its files do not have the size they had; it is fetched again", entry)
@@ -61,81 +105,98 @@ class Shelf:
         return None
 
     @contextlib.contextmanager
-    def fetching(self, digest: str, size: int, label: str) -> Iterator[Path]:
+    def fetching(self, digest: str, size: int, label: str) -> Iterator[Fetching]:
         """Room for an entry of ``size`` bytes: yields the folder to fill, then publishes it. Hold its lock meanwhile.
 
-        NoSpace before anything is fetched if there is no room even without all that is idle. Nothing of it remains
-        if the body raises; what a killed process left is removed by the next one that needs room.
+        NoSpace before anything is fetched if there is no room even without all that is idle. What a killed process
+        left is taken over. Nothing remains if the body raises, except where trying again may help: then it stays for
+        the next try, as long as nobody needs the room.
         """
         folder = self.path / "fetching" / digest
-        with self._adding_up():
-            shutil.rmtree(folder, ignore_errors=True)
-            self._make_room(size, label)
-            (folder / "files").mkdir(parents=True)
+        with self.adding_up():
+            if _number(folder / "size") != size:
+                shutil.rmtree(folder, ignore_errors=True)
+            make_room(self.limit, size, label, self.path, self._held(without=digest), _allocated(folder))
+            (folder / "files").mkdir(parents=True, exist_ok=True)
             (folder / "size").write_text(str(size))
+        keep = False
         try:
-            yield folder / "files"
+            journal = Journal(folder / "journal")
+            try:
+                yield Fetching(folder / "files", journal, folder / "contents")
+            finally:
+                journal.close()
+            (folder / "journal").unlink()
             (folder / "lease").touch(0o644)
             entry = self.path / "entries" / digest
             entry.parent.mkdir(exist_ok=True)
             self._remove(entry)
             os.rename(folder, entry)
+        except (RelightError, KeyboardInterrupt) as error:
+            keep = isinstance(error, KeyboardInterrupt) or error.retryable
+            raise
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            if not keep:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def shelved(self) -> list[Shelved]:
+        """All there is, the longest unused first."""
+        found = []
+        for entry in folders(self.path / "entries"):
+            lease = idle(entry / "lease")
+            if lease:
+                lease.release()
+            size, used = _number(entry / "size"), _changed(entry / "lease")
+            found.append(Shelved(entry.name, size, measure(entry / "made"), used, lease is None, True))
+        for folder in folders(self.path / "fetching"):
+            lock = exclusive(self.lock(folder.name))
+            if lock:
+                lock.release()
+            used = _changed(folder / "journal")
+            found.append(Shelved(folder.name, _number(folder / "size"), 0, used, lock is None, False))
+        return sorted(found, key=lambda item: item.used)
+
+    def evict(self, digest: str) -> bool:
+        """Remove an entry, or what was fetched of one; False if it is in use, or not there."""
+        with self.adding_up():
+            for held in self._held():
+                if held.path.name == digest and (lock := held.lock()):
+                    held.remove()
+                    lock.release()
+                    return True
+        return False
 
     @contextlib.contextmanager
-    def _adding_up(self) -> Iterator[None]:
+    def adding_up(self) -> Iterator[None]:
         with hold(
             self.path / "locks" / "room", _MOMENT, f"the node cache {self.path} is still locked by another process"
         ):
             yield
 
-    def _make_room(self, size: int, label: str) -> None:
-        if self.limit is not None and size > self.limit:
-            raise NoSpace(
-                f"{label} takes {format_bytes(size)}, and the node cache {self.path} is limited to "
-                f"{format_bytes(self.limit)}"
-            )
-        for folder in _folders(self.path / "trash"):
+    def _held(self, without: str = "") -> list[Held]:
+        """What takes room, in the order in which it can be spared: parts nobody fetches on, then the longest unused."""
+        for folder in folders(self.path / "trash"):
             shutil.rmtree(folder, ignore_errors=True)
-        entries = {entry: _number(entry / "size") for entry in _folders(self.path / "entries")}
-        used = sum(entries.values()) + self._spoken_for()
-        free = shutil.disk_usage(self.path).free
-        chosen: list[tuple[Path, Lock]] = []
-        try:
-            for entry in sorted(entries, key=_last_used):
-                if (self.limit is None or used + size <= self.limit) and size <= free:
-                    break
-                if lease := idle(entry / "lease"):
-                    chosen.append((entry, lease))
-                    used, free = used - entries[entry], free + entries[entry]
-            if self.limit is not None and used + size > self.limit:
-                raise NoSpace(
-                    f"{label} takes {format_bytes(size)}; of the node cache {self.path}, limited to "
-                    f"{format_bytes(self.limit)}, {format_bytes(used)} are in use"
-                )
-            if size > free:
-                raise NoSpace(
-                    f"{label} takes {format_bytes(size)}, and the disk of the node cache {self.path} has "
-                    f"{format_bytes(free)} free"
-                )
-            for entry, _ in chosen:
-                log.info("store.evicted entry=%s bytes=%d: the least recently used", entry, entries[entry])
-                self._remove(entry)
-        finally:
-            for _, lease in chosen:
-                lease.release()
-
-    def _spoken_for(self) -> int:
-        """Bytes that others are fetching; what nobody fetches any more is removed."""
-        total = 0
-        for folder in _folders(self.path / "fetching"):
-            if lock := exclusive(self.lock(folder.name)):
-                shutil.rmtree(folder, ignore_errors=True)
-                lock.release()
-            else:
-                total += _number(folder / "size")
-        return total
+        parts = [
+            Held(
+                folder,
+                _number(folder / "size"),
+                lambda folder=folder: exclusive(self.lock(folder.name)),  # type: ignore[misc]
+                lambda folder=folder: shutil.rmtree(folder, ignore_errors=True),  # type: ignore[misc]
+            )
+            for folder in sorted(folders(self.path / "fetching"), key=lambda folder: _changed(folder / "journal"))
+            if folder.name != without
+        ]
+        entries = [
+            Held(
+                entry,
+                _number(entry / "size") + measure(entry / "made"),
+                lambda entry=entry: idle(entry / "lease"),  # type: ignore[misc]
+                lambda entry=entry: self._remove(entry),  # type: ignore[misc]
+            )
+            for entry in sorted(folders(self.path / "entries"), key=lambda entry: _changed(entry / "lease"))
+        ]
+        return parts + entries
 
     def _remove(self, entry: Path) -> None:
         """Out of the way by one rename, so that no reader finds a half of it; then in peace."""
@@ -146,11 +207,27 @@ class Shelf:
             shutil.rmtree(trash, ignore_errors=True)
 
 
-def _folders(path: Path) -> list[Path]:
+def folders(path: Path) -> list[Path]:
+    """The folders in a folder; none where that is not there."""
     try:
         return [Path(item.path) for item in os.scandir(path) if item.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
+
+
+def measure(folder: Path) -> int:
+    """Bytes of all files below a folder; 0 where it is not there."""
+    total = 0
+    try:
+        for item in os.scandir(folder):
+            total += measure(Path(item.path)) if item.is_dir(follow_symlinks=False) else item.stat().st_size
+    except FileNotFoundError:
+        return total
+    return total
+
+
+def _allocated(folder: Path) -> int:
+    return sum(item.stat().st_blocks * 512 for item in folder.rglob("*") if item.is_file())
 
 
 def _number(path: Path) -> int:
@@ -160,15 +237,8 @@ def _number(path: Path) -> int:
         return 0
 
 
-def _last_used(entry: Path) -> int:
+def _changed(path: Path) -> float:
     try:
-        return (entry / "lease").stat().st_mtime_ns
+        return path.stat().st_mtime_ns / 1e9
     except FileNotFoundError:
-        return 0
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for item in os.scandir(folder):
-        total += _size(Path(item.path)) if item.is_dir(follow_symlinks=False) else item.stat().st_size
-    return total
+        return 0.0

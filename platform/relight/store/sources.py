@@ -14,9 +14,9 @@ from relight.store.objects import clean_key
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Files by their path in the version's folder, their bytes in all, and the model's config.pbtxt if there is one."""
+    """Files as (path in the version's folder, origin, bytes), all their bytes, and the model's config.pbtxt."""
 
-    files: tuple[tuple[str, Path], ...]
+    files: tuple[tuple[str, Path, int], ...]
     size: int
     config: bytes | None
 
@@ -57,9 +57,8 @@ def collect(path: Path) -> Source:
 
 
 def _source(files: list[tuple[str, Path]], config: bytes | None) -> Source:
-    for name, _ in files:
-        clean_key(name)
-    return Source(tuple(sorted(files)), sum(file.stat().st_size for _, file in files), config)
+    found = tuple((clean_key(name), file, file.stat().st_size) for name, file in sorted(files))
+    return Source(found, sum(size for _, _, size in found), config)
 
 
 def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
