@@ -17,6 +17,8 @@ from relight.base.settings import Settings
 from relight.cli.output import Format, note, print_json, print_table, waiting
 
 if TYPE_CHECKING:
+    from relight.backends.base import Declared
+    from relight.backends.optimizing.samples import Sample
     from relight.backends.optimizing.trial import Trial, Way
     from relight.store.repository import Repository
 
@@ -76,7 +78,10 @@ def optimize(
     from relight.store.cache import NodeCache
 
     with NodeCache(Settings.from_environ().cache).fetch(there, name, version) as fetched:
-        subject = examine(fetched.path, inputs=inputs, texts=texts, calibration=int8_static)
+        declared, warmups = _configured(there, name)
+        subject = examine(
+            fetched.path, inputs=inputs, texts=texts, calibration=int8_static, declared=declared, warmups=warmups
+        )
         with tempfile.TemporaryDirectory(prefix="relight-optimize-") as folder, waiting(f"making {way} of {name}"):
             trial = attempt(subject, way, Path(folder), seconds)
             record = {
@@ -96,6 +101,23 @@ def optimize(
         print(f"\n{written} version {made} written to {there.uri} (from {name} version {fetched.version})")
         if trial.after.p50 > trial.before.p50:
             note("note: it is slower here than the original; the version before stays in the repository")
+
+
+def _configured(repository: Repository, name: str) -> tuple[Declared, list[Sample]]:
+    """What ``config.pbtxt`` declares, and its warm-ups from files: zeros and random numbers are no real inputs."""
+    from relight.backends.base import NOTHING
+    from relight.backends.declaring import of_config
+    from relight.runtime import warming
+    from relight.store import modelfiles
+
+    files = modelfiles.fetch(repository, name)
+    if files.config is None:
+        return NOTHING, []
+    from relight.wire import modelconfig_text
+
+    config = modelconfig_text.decode(files.config, name).config
+    real = [warmup for warmup in config.warmups if all(given.data == "file" for given in warmup.inputs.values())]
+    return of_config(config), [warming.inputs(warmup, config, files.warmup) for warmup in real]
 
 
 def _way(*, int8: bool, static: bool, fp16: bool, fuse: bool, tensorrt: bool) -> Way:

@@ -8,14 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from relight.backends import registry
-from relight.backends.base import Declared, Session
+from relight.backends.base import Session
+from relight.backends.declaring import of_config
 from relight.backends.registry import Kind
 from relight.base.errors import BadInput, MissingWeights, Problem
 from relight.decide.batching import BatchingSettings, QueuePolicy
 from relight.runtime import warming
 from relight.runtime.model import Model
 from relight.wire import modelconfig
-from relight.wire.modelconfig import ConfigTensor, DynamicBatching, InstanceGroup, ModelConfig
+from relight.wire.modelconfig import ConfigTensor, DynamicBatching, ModelConfig
 from relight.wire.tensors import ANY, Array
 
 log = logging.getLogger("relight.repository")
@@ -46,7 +47,7 @@ class RepositoryModel(Model):
             threads=int(threads) or None,
             cache=context.cache,
             digest=context.digest,
-            declared=_declared(config),
+            declared=of_config(config),
         )
         inputs, outputs = self.session.inputs, self.session.outputs
         config = modelconfig.completed(config, inputs, outputs, context.default_max_batch_size)
@@ -117,21 +118,13 @@ class RepositoryModel(Model):
             outputs[tensor.name] = _reshape(outputs[tensor.name], reshape, tensor.dims, batched)
         return outputs
 
+    @property
+    def placement(self) -> Mapping[str, str]:
+        """Where the model runs, and why there: for its metadata."""
+        return self.session.placement.describe()
+
     def unload(self) -> None:
         self.session.close()
-
-
-def _declared(config: ModelConfig) -> Declared:
-    """What a backend may act on. Of several instance groups the first says where: all instances share one session."""
-    group = config.instance_groups[0] if config.instance_groups else InstanceGroup()
-    return Declared(
-        inputs=config.native_specs(config.inputs),
-        outputs=config.native_specs(config.outputs),
-        kind=group.kind,
-        gpus=group.gpus,
-        accelerators=config.accelerators,
-        parameters=config.parameters,
-    )
 
 
 def _batching(given: DynamicBatching, largest: int) -> BatchingSettings:

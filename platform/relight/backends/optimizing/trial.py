@@ -63,22 +63,31 @@ class Trial:
 
 
 def examine(
-    folder: Path, *, inputs: Path | None = None, texts: Path | None = None, calibration: Path | None = None
+    folder: Path,
+    *,
+    inputs: Path | None = None,
+    texts: Path | None = None,
+    calibration: Path | None = None,
+    declared: Declared = NOTHING,
+    warmups: Sequence[Sample] = (),
 ) -> Subject:
-    """Find the model's file in a version's folder, and real inputs for it. BadInput says which inputs are needed."""
+    """Find the model's file in a version's folder, and real inputs for it. BadInput says which inputs are needed.
+
+    ``declared`` and ``warmups`` are what its configuration says of it; the latter are compared on where no inputs are
+    given.
+    """
     names = [path.name for path in folder.iterdir() if path.is_file()]
     kind = registry.kind_of("", "", names)
     source = folder / registry.file_of(kind, names)
     given = inputs or texts or calibration
-    if given is None:
+    if given is None and not warmups:
         raise BadInput("real inputs are needed, to see that the answers stay the same: --inputs FILE, or --texts FILE")
-    if source.suffix == ".pt":
+    if source.suffix == ".pt" and not declared.inputs:
         # TorchScript says nothing of what goes in; what is given does.
         read = [from_file(path, None) if path else [] for path in (inputs, calibration)]
         declared = torch_files.declared_by(source, (read[0] or read[1])[0])
     else:
-        declared = NOTHING
-        session = kind.backend().open(source)
+        session = kind.backend().open(source, declared=declared)
         specs = session.inputs
         session.close()
         read = [
@@ -86,6 +95,8 @@ def examine(
             _read(calibration, folder / TOKENIZER, specs, is_text=False),
         ]
     shown, learned = read
+    if not shown and not learned:
+        shown = list(warmups)
     if not shown:
         # Every fourth is kept back: what ranges were learned from says little about others.
         shown = learned[::4] if len(learned) > 1 else learned

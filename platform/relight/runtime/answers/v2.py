@@ -52,7 +52,10 @@ def models(engine: Engine, request: Request, parameters: Mapping[str, str]) -> W
 def metadata(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response | Waiting:
     def work(served: Served) -> Response:
         model = served.model
-        return _json(v2.model_metadata(served.name, served.version, model.platform, model.inputs, model.outputs))
+        body = v2.model_metadata(served.name, served.version, model.platform, model.inputs, model.outputs)
+        if isinstance(model, RepositoryModel):
+            body["parameters"] = dict(model.placement)
+        return _json(body)
 
     return engine.models.use(parameters["model"], parameters.get("version"), work)
 
