@@ -41,6 +41,8 @@ class Known:
     """What is known of a model beside its copies."""
 
     ready: dict[int, Copy] = field(default_factory=dict)
+    served: tuple[int, ...] = ()
+    """Versions that its policy serves, as the repository was last seen."""
     notes: dict[int, str] = field(default_factory=dict)
     """Why a version is not in memory, for the index."""
     loading: set[int] = field(default_factory=set)
@@ -178,6 +180,11 @@ class Copies:
     def is_leaving(self, copy: Copy) -> bool:
         with self.changed:
             return copy in self._leaving
+
+    def serves(self, name: str, versions: Sequence[int]) -> None:
+        """The repository was looked at: these versions are served."""
+        with self.changed:
+            self.known(name).served = tuple(versions)
 
     def note(self, name: str, version: int, reason: str) -> None:
         with self.changed:

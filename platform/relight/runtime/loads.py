@@ -198,6 +198,7 @@ class Loads:
         version = coming.version
         try:
             _, served, files = self.source.versions(coming.name)
+            self.copies.serves(coming.name, served)
             if version is None:
                 version = self._newest(coming.name, served)
             elif version not in served:
@@ -231,6 +232,7 @@ class Loads:
             if everything or not ready:
                 raise
             return [], list(ready.values())
+        self.copies.serves(name, served)
         if everything:
             self.forgive(name)
             with self.copies.changed:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from relight.backends import registry
 from relight.backends.base import Declared, Session
 from relight.backends.registry import Kind
 from relight.base.errors import BadInput, MissingWeights, Problem
-from relight.runtime import warming
 from relight.runtime.model import Model
 from relight.wire import modelconfig
 from relight.wire.modelconfig import ConfigTensor, InstanceGroup, ModelConfig
@@ -58,7 +58,9 @@ class RepositoryModel(Model):
             )
         # As Triton completes it: what was found is said.
         platform = config.platform or kind.platform
-        self.config = replace(config, name=context.model, platform=platform, backend=kind.library, filename=name)
+        self.config = msgspec.structs.replace(
+            config, name=context.model, platform=platform, backend=kind.library, filename=name
+        )
         self.platform = kind.platform
         self.inputs, self.outputs = config.input_specs(), config.output_specs()
         if not type(self).max_batch_size:
@@ -90,6 +92,10 @@ class RepositoryModel(Model):
 
     def warmup(self) -> None:
         """Run what the configuration says under ``model_warmup``."""
+        if not self.config.warmups:
+            return
+        from relight.runtime import warming
+
         files = self.context.model_files
         for warmup in self.config.warmups:
             inputs = warming.inputs(warmup, self.config, files.warmup if files else {})

@@ -116,6 +116,11 @@ class Residents(Collector):
     def names(self) -> Future[list[str]]:
         return self._asked(lambda: self._source.repository().models())
 
+    def versions(self, name: str) -> list[str]:
+        with self._copies.changed:
+            known = self._copies.known(name)
+            return [str(version) for version in sorted({*known.served, *known.ready})]
+
     def index(self) -> Future[list[Entry]]:
         def look() -> list[Entry]:
             names = {*self._source.repository().models(), *self._copies.names()}
@@ -186,6 +191,14 @@ class Residents(Collector):
                 loads.add_metric([name, outcome], count)
         yield loads
         yield evictions
+        hits = CounterMetricFamily(
+            "relight_model_cache_requests", "Requests to loaded models that keep answers", labels=["model", "outcome"]
+        )
+        for copy in copies:
+            if (responses := copy.served.responses) is not None:
+                hits.add_metric([copy.name, "hit"], responses.hits)
+                hits.add_metric([copy.name, "miss"], responses.misses)
+        yield hits
         waiting = "Requests that wait for their model to be loaded"
         yield GaugeMetricFamily("relight_model_load_waiting", waiting, value=self.loads.waiting)
 

@@ -52,7 +52,9 @@ def models(engine: Engine, request: Request, parameters: Mapping[str, str]) -> W
 def metadata(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response | Waiting:
     def work(served: Served) -> Response:
         model = served.model
-        return _json(v2.model_metadata(served.name, served.version, model.platform, model.inputs, model.outputs))
+        body = v2.model_metadata(served.name, served.version, model.platform, model.inputs, model.outputs)
+        versions = engine.models.versions(served.name)
+        return _json(body | {"versions": versions} if versions else body)
 
     return engine.models.use(parameters["model"], parameters.get("version"), work)
 
