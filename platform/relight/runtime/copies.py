@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from relight.base.errors import RelightError
 from relight.decide.residency import Held
 from relight.runtime.loading import Fetch
 from relight.runtime.served import Served
@@ -121,7 +120,7 @@ class Copies:
                 if known.ready.get(copy.version) is copy:
                     del known.ready[copy.version]
                     known.notes[copy.version] = note
-                self._leaving.add(copy)
+                    self._leaving.add(copy)
 
     def restore(self, copies: Sequence[Copy]) -> None:
         """What was to leave stays after all."""
@@ -193,15 +192,3 @@ class Copies:
     def _each(self) -> Iterator[Copy]:
         for known in self._known.values():
             yield from known.ready.values()
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why something could not be loaded, told to all who ask until it is tried anew."""
-
-    error: RelightError
-    until: float
-
-    @property
-    def is_over(self) -> bool:
-        return time.monotonic() >= self.until
