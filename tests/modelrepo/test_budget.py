@@ -193,7 +193,7 @@ def test_who_hangs_up_leaves_nothing_behind(repository: Path, door: Open) -> Non
         with open_door.here.connect() as sock:
             head = f"POST /v2/models/a/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
             sock.sendall(head.encode() + data)
-            until(lambda: open_door.residents.loads.waiting == 1, "it waits", 10)
+            until(lambda: open_door.residents.loads.room.waiting == 1, "it waits", 10)
         until(lambda: open_door.metric('relight_requests_total{code="499"}') == 1, "it has hung up", 10)
         held.set()
         assert open_door.infer("a") == (200, (1.0, "1"))

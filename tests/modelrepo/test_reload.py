@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,6 +13,8 @@ from modelrepo.conftest import Door
 from modelrepo.load import calling
 from modelrepo.tiny import put, scaling
 from programs.hosting import until
+
+from relight.base.errors import NotReady
 
 Open = Callable[..., AbstractContextManager[Door]]
 POLL = {"RELIGHT_REPOSITORY_POLL": "0.05"}
@@ -98,6 +101,22 @@ def test_load_brings_all_versions_of_the_policy(repository: Path, door: Open) ->
             ("m", "2"): "READY",
             ("m", "3"): "READY",
         }
+
+
+def test_the_end_during_a_load_is_not_waited_for(repository: Path, door: Open) -> None:
+    put(repository, "m", 1, scaling(1))
+    held, answers = threading.Event(), []
+    with door(**POLL) as open_door:
+        assert open_door.infer("m")[0] == 200
+        loads = open_door.residents.loads
+        loads._loader.submit(lambda: held.wait(20))
+        put(repository, "m", 2, scaling(2))
+        asked = threading.Thread(target=lambda: answers.append(loads.reload("m", everything=True).exception(20)))
+        asked.start()
+        until(lambda: loads._loader.queued, "the reload waits", 10)
+        threading.Timer(0.1, held.set).start()
+    asked.join(20)
+    assert isinstance(answers[0], NotReady)
 
 
 @pytest.mark.parametrize("times", [8])

@@ -59,6 +59,10 @@ class Catalogue(Protocol):
 
     def names(self) -> Future[list[str]]: ...
 
+    def versions(self, name: str) -> list[str]:
+        """The versions of a loaded model that may be asked for; empty where it has none."""
+        ...
+
     def index(self) -> Future[list[Entry]]: ...
 
     def load(self, name: str, config: str | None) -> Future[None]:
@@ -123,6 +127,10 @@ class Sole:
 
     def names(self) -> Future[list[str]]:
         return settled([self._model.context.model])
+
+    def versions(self, name: str) -> list[str]:
+        version = self._model.context.version
+        return [] if version is None else [version]
 
     def index(self) -> Future[list[Entry]]:
         context = self._model.context

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from relight.base.errors import RelightError
 from relight.decide.residency import Held
 from relight.runtime.loading import Fetch
 from relight.runtime.served import Served
@@ -41,6 +40,8 @@ class Known:
     """What is known of a model beside its copies."""
 
     ready: dict[int, Copy] = field(default_factory=dict)
+    served: tuple[int, ...] = ()
+    """Versions that its policy serves, as the repository was last seen."""
     notes: dict[int, str] = field(default_factory=dict)
     """Why a version is not in memory, for the index."""
     loading: set[int] = field(default_factory=set)
@@ -119,7 +120,7 @@ class Copies:
                 if known.ready.get(copy.version) is copy:
                     del known.ready[copy.version]
                     known.notes[copy.version] = note
-                self._leaving.add(copy)
+                    self._leaving.add(copy)
 
     def restore(self, copies: Sequence[Copy]) -> None:
         """What was to leave stays after all."""
@@ -179,6 +180,11 @@ class Copies:
         with self.changed:
             return copy in self._leaving
 
+    def serves(self, name: str, versions: Sequence[int]) -> None:
+        """The repository was looked at: these versions are served."""
+        with self.changed:
+            self.known(name).served = tuple(versions)
+
     def note(self, name: str, version: int, reason: str) -> None:
         with self.changed:
             self.known(name).notes[version] = reason
@@ -186,15 +192,3 @@ class Copies:
     def _each(self) -> Iterator[Copy]:
         for known in self._known.values():
             yield from known.ready.values()
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why something could not be loaded, told to all who ask until it is tried anew."""
-
-    error: RelightError
-    until: float
-
-    @property
-    def is_over(self) -> bool:
-        return time.monotonic() >= self.until

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relight.base.errors import Failed, LoadFailed, NotFound, NotReady, RelightError
 from relight.runtime import endpoints, loader
@@ -19,11 +19,13 @@ from relight.runtime.metrics import Metrics
 from relight.runtime.model import Model
 from relight.runtime.modelserver import ModelServer
 from relight.runtime.pending import Pending, Waiting
-from relight.runtime.residents import Residents
 from relight.runtime.step import Step
 from relight.runtime.timeline import Timeline
 from relight.runtime.workers import RETRY_AFTER, Workers
 from relight.wire.http import Request, Response
+
+if TYPE_CHECKING:
+    from relight.runtime.residents import Residents
 
 log = logging.getLogger("relight.engine")
 
@@ -114,20 +116,22 @@ class Engine:
             self._workers = Workers(f"{name}-events", EVENT_THREADS, self.settings.queue_limit)
         elif isinstance(function, ModelServer):
             self._models = function.residents
-            self._behind = function.residents
+            self._watch(function.residents)
             self._workers = Workers(f"{name}-events", EVENT_THREADS, self.settings.queue_limit)
         elif isinstance(function, Step):
-            self._behind = function.models.residents
+            function.models.when_used(self._watch)
             self._workers = Workers(f"{name}-step", function.concurrency, self.settings.queue_limit)
-        if self._behind is not None:
-            self._behind.listen(self.metrics.ran)
-            self.metrics.registry.register(self._behind)
-            self._behind.watch()
         self.metrics.loaded(self.timeline.phases)
         if self.lifecycle.move(State.READY):
             log.info("load.done %s", " ".join(f"{k}={v:.3f}" for k, v in self.timeline.phases.items()))
         else:
             self._unload(function)
+
+    def _watch(self, residents: Residents) -> None:
+        self._behind = residents
+        residents.listen(self.metrics.ran)
+        self.metrics.registry.register(residents)
+        residents.watch()
 
     def _unload(self, function: Function) -> None:
         try:

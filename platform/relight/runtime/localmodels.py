@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from relight.base.errors import BadInput, Deadline, NotFound, Problem
 from relight.runtime.batcher import Job
-from relight.runtime.residents import Residents
 from relight.wire import tensors
 from relight.wire.tensors import Array, TensorSpec
+
+if TYPE_CHECKING:
+    from relight.runtime.context import FunctionSettings
+    from relight.runtime.residents import Residents
 
 WAIT = 60.0
 """Seconds for an answer, and as many for a model that is still to be loaded."""
@@ -45,10 +49,16 @@ class LocalModel:
 
 
 class LocalModels:
-    """Models by name: ``models["bert"]`` is the version that is served, ``models["bert", 2]`` that one."""
+    """Models by name: ``models["bert"]`` is the version that is served, ``models["bert", 2]`` that one.
 
-    def __init__(self, residents: Residents | None) -> None:
-        self.residents = residents
+    What they need is made at the first use: most steps call no model in their own process.
+    """
+
+    def __init__(self, settings: FunctionSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._opened: Callable[[Residents], None] = lambda residents: None
+        self.residents: Residents | None = None
 
     def __getitem__(self, key: str | tuple[str, int]) -> LocalModel:
         name, version = key if isinstance(key, tuple) else (key, None)
@@ -60,10 +70,23 @@ class LocalModels:
         if wanted:
             self._there().preload(wanted)
 
+    def when_used(self, opened: Callable[[Residents], None]) -> None:
+        """Tell of the models' process-wide part once it is there, or now if it is."""
+        with self._lock:
+            self._opened = opened
+            if self.residents is not None:
+                opened(self.residents)
+
     def _there(self) -> Residents:
-        if self.residents is None:
+        if self._settings.repository is None:
             raise NotFound("this function has no models: RELIGHT_REPOSITORY is not set")
-        return self.residents
+        with self._lock:
+            if self.residents is None:
+                from relight.runtime.residents import Residents
+
+                self.residents = Residents(self._settings)
+                self._opened(self.residents)
+            return self.residents
 
 
 def fitting(inputs: Mapping[str, Any], specs: Iterable[TensorSpec]) -> dict[str, Array]:

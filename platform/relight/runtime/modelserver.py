@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from relight.base.errors import MissingWeights
 from relight.runtime.context import FunctionSettings
 from relight.runtime.function import Function
-from relight.runtime.residents import Residents
+
+if TYPE_CHECKING:
+    from relight.runtime.residents import Residents
 
 
 class ModelServer(Function):
@@ -20,6 +24,8 @@ class ModelServer(Function):
     preloaded: tuple[str, ...] = ()
 
     def prepare(self, settings: FunctionSettings) -> None:
+        from relight.runtime.residents import Residents
+
         if settings.repository is None:
             raise MissingWeights("this function serves the models of a repository, and RELIGHT_REPOSITORY is not set")
         names = [name.strip() for name in (settings.model or "").split(",")]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -33,6 +34,15 @@ class Pending:
 _T = TypeVar("_T")
 
 
+def settle(future: Future[Any], value: Any = None, error: BaseException | None = None) -> None:
+    """End a future, unless it has ended: by who hung up, or by a stop."""
+    with suppress(InvalidStateError):
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)
+
+
 def chained(first: Future[_T], then: Callable[[_T], Response | Waiting], undo: Callable[[_T], None]) -> Waiting:
     """Wait for ``first``, then do ``then`` with its result, in the thread that brought it, and wait for that.
 
@@ -40,16 +50,12 @@ def chained(first: Future[_T], then: Callable[[_T], Response | Waiting], undo: C
     """
     whole: Future[Callable[[], Response]] = Future()
 
-    def settle(respond: Callable[[], Response]) -> None:
-        if whole.set_running_or_notify_cancel():
-            whole.set_result(respond)
-
     def begun(first: Future[_T]) -> None:
         if first.cancelled():
             return
         error = first.exception()
         if error is not None:
-            settle(partial(_raise, error))
+            settle(whole, partial(_raise, error))
             return
         value = first.result()
         if whole.cancelled():
@@ -58,13 +64,13 @@ def chained(first: Future[_T], then: Callable[[_T], Response | Waiting], undo: C
         try:
             answer = then(value)
         except Exception as failure:
-            settle(partial(_raise, failure))
+            settle(whole, partial(_raise, failure))
             return
         if isinstance(answer, Response):
-            settle(lambda: answer)
+            settle(whole, lambda: answer)
             return
         whole.add_done_callback(lambda whole: answer.future.cancel() if whole.cancelled() else None)
-        answer.future.add_done_callback(lambda inner: settle(lambda: answer.finish(inner.result())))
+        answer.future.add_done_callback(lambda inner: settle(whole, lambda: answer.finish(inner.result())))
 
     whole.add_done_callback(lambda whole: first.cancel() if whole.cancelled() else None)
     first.add_done_callback(begun)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from relight.backends import registry
 from relight.backends.base import Session
@@ -13,7 +14,6 @@ from relight.backends.declaring import of_config
 from relight.backends.registry import Kind
 from relight.base.errors import BadInput, MissingWeights, Problem
 from relight.decide.batching import BatchingSettings, QueuePolicy
-from relight.runtime import warming
 from relight.runtime.model import Model
 from relight.wire import modelconfig
 from relight.wire.modelconfig import ConfigTensor, DynamicBatching, ModelConfig
@@ -60,7 +60,9 @@ class RepositoryModel(Model):
             )
         # As Triton completes it: what was found is said.
         platform = config.platform or kind.platform
-        self.config = replace(config, name=context.model, platform=platform, backend=kind.library, filename=name)
+        self.config = msgspec.structs.replace(
+            config, name=context.model, platform=platform, backend=kind.library, filename=name
+        )
         self.platform = kind.platform
         self.inputs, self.outputs = config.input_specs(), config.output_specs()
         if not type(self).max_batch_size:
@@ -95,6 +97,10 @@ class RepositoryModel(Model):
 
     def warmup(self) -> None:
         """Run what the configuration says under ``model_warmup``."""
+        if not self.config.warmups:
+            return
+        from relight.runtime import warming
+
         files = self.context.model_files
         for warmup in self.config.warmups:
             inputs = warming.inputs(warmup, self.config, files.warmup if files else {})

@@ -19,9 +19,10 @@ from relight.runtime.catalogue import Entry, Work, settled
 from relight.runtime.context import FunctionSettings
 from relight.runtime.copies import Copy
 from relight.runtime.loading import Source
-from relight.runtime.loads import Loads, told, unloaded
+from relight.runtime.loads import Loads
 from relight.runtime.pending import Waiting, chained
 from relight.runtime.served import Served
+from relight.runtime.waitingroom import told, unloaded
 from relight.store.repository import check_name
 from relight.wire import modelconfig_text
 from relight.wire.http import Response
@@ -87,7 +88,7 @@ class Residents(Collector):
 
     @property
     def queued(self) -> int:
-        return self.loads.waiting + sum(copy.served.queued for copy in self._copies.all())
+        return self.loads.room.waiting + sum(copy.served.queued for copy in self._copies.all())
 
     def use(self, name: str | None, version: str | None, work: Work) -> Response | Waiting:
         name = self._named(name)
@@ -114,19 +115,24 @@ class Residents(Collector):
                 raise told(name, error) from error
             if number is not None and number not in served:
                 raise NotFound(f"there is no version {number} of model {name!r} that is served", param="model")
-            self.loads.check(name, number)
+            self.loads.room.check((name, number))
 
-        return self._asked(look)
+        return self.loads.run(look)
 
     def names(self) -> Future[list[str]]:
-        return self._asked(lambda: self._source.repository().models())
+        return self.loads.run(lambda: self._source.repository().models())
+
+    def versions(self, name: str) -> list[str]:
+        with self._copies.changed:
+            known = self._copies.known(name)
+            return [str(version) for version in sorted({*known.served, *known.ready})]
 
     def index(self) -> Future[list[Entry]]:
         def look() -> list[Entry]:
             names = {*self._source.repository().models(), *self._copies.names()}
             return [entry for name in sorted(names) for entry in self._entries(name)]
 
-        return self._asked(look)
+        return self.loads.run(look)
 
     def load(self, name: str, config: str | None) -> Future[None]:
         self._named(name)
@@ -191,8 +197,16 @@ class Residents(Collector):
                 loads.add_metric([name, outcome], count)
         yield loads
         yield evictions
+        hits = CounterMetricFamily(
+            "relight_model_cache_requests", "Requests to loaded models that keep answers", labels=["model", "outcome"]
+        )
+        for copy in copies:
+            if (responses := copy.served.responses) is not None:
+                hits.add_metric([copy.name, "hit"], responses.hits)
+                hits.add_metric([copy.name, "miss"], responses.misses)
+        yield hits
         waiting = "Requests that wait for their model to be loaded"
-        yield GaugeMetricFamily("relight_model_load_waiting", waiting, value=self.loads.waiting)
+        yield GaugeMetricFamily("relight_model_load_waiting", waiting, value=self.loads.room.waiting)
 
     def _evicted(self, copy: Copy) -> None:
         self._count(copy.name, "evicted")
@@ -225,11 +239,6 @@ class Residents(Collector):
         else:
             self._copies.give_back(copy)
         return answer
-
-    def _asked(self, work: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        self.loads.run(work, done)
-        return done
 
     def _entries(self, name: str) -> list[Entry]:
         problem = ""
@@ -287,7 +296,7 @@ class Residents(Collector):
             if known.seen == seen:
                 return
             known.seen = seen
-        self.loads.forgive(name)
+        self.loads.room.forgive(name)
         try:
             self.loads.reload(name, everything=False).result()
         except RelightError as error:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from relight.runtime.context import FunctionSettings
 from relight.runtime.function import Function
 from relight.runtime.localmodels import LocalModels
-from relight.runtime.residents import Residents
 from relight.wire.cloudevents import Event
 
 
@@ -24,7 +23,7 @@ class Step(Function):
     """The repository's models in this process: ``self.models["name"].infer({...})``. There from ``load`` on."""
 
     def prepare(self, settings: FunctionSettings) -> None:
-        self.models = LocalModels(Residents(settings) if settings.repository else None)
+        self.models = LocalModels(settings)
         self.models.preload(self.uses_models)
 
     def run(self, data: Any, event: Event | None) -> Any:

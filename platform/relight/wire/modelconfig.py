@@ -3,14 +3,17 @@
 ``dims`` leave the batch out where ``max_batch_size`` is above 0: a tensor's whole shape is then ``[-1, *dims]``. What a
 configuration does not say is completed from the model's file by Triton's rule: if all inputs and outputs of the file
 have a variable first dimension, that is the batch.
+
+The values are structs and no dataclasses: those take a millisecond each to be made, at every start of a process.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+import msgspec
 
 from relight.base.errors import Problem
 from relight.wire.tensors import ANY, TensorSpec
@@ -21,8 +24,7 @@ DEFAULT_MAX_BATCH_SIZE = 4
 InstanceKind = Literal["auto", "gpu", "cpu", "model"]
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigTensor:
+class ConfigTensor(msgspec.Struct, frozen=True):
     """An input or output as callers see it; ``reshape``, where given, is its shape as the model's file has it."""
 
     name: str
@@ -40,8 +42,7 @@ class ConfigTensor:
         return _whole(self.dims if self.reshape is None else self.reshape, batched)
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceGroup:
+class InstanceGroup(msgspec.Struct, frozen=True):
     """Copies of the model that work at the same time. ``count`` 0: as many as the backend finds right."""
 
     name: str = ""
@@ -50,8 +51,7 @@ class InstanceGroup:
     gpus: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class QueuePolicy:
+class QueuePolicy(msgspec.Struct, frozen=True):
     """How long requests may wait. Times are in seconds; 0 is no timeout, ``max_size`` 0 no bound of its own."""
 
     timeout_action: Literal["reject", "delay"] = "reject"
@@ -60,8 +60,7 @@ class QueuePolicy:
     max_size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicBatching:
+class DynamicBatching(msgspec.Struct, frozen=True):
     """How requests are put together. ``max_queue_delay`` is in seconds; ``priority_levels`` 0: there are none."""
 
     preferred_batch_size: tuple[int, ...] = ()
@@ -70,11 +69,10 @@ class DynamicBatching:
     priority_levels: int = 0
     default_priority_level: int = 0
     default_queue_policy: QueuePolicy = QueuePolicy()
-    priority_queue_policy: Mapping[int, QueuePolicy] = field(default_factory=dict)
+    priority_queue_policy: Mapping[int, QueuePolicy] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class VersionPolicy:
+class VersionPolicy(msgspec.Struct, frozen=True):
     """Which of the versions in the repository are served."""
 
     kind: Literal["latest", "all", "specific"] = "latest"
@@ -96,8 +94,7 @@ class VersionPolicy:
         return "all versions" if self.kind == "all" else f"the latest {self.count}"
 
 
-@dataclass(frozen=True, slots=True)
-class WarmupInput:
+class WarmupInput(msgspec.Struct, frozen=True):
     """One input of a warm-up. ``file``: a file's name in the model's folder ``warmup``, for data "file"."""
 
     datatype: str
@@ -106,8 +103,7 @@ class WarmupInput:
     file: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Warmup:
+class Warmup(msgspec.Struct, frozen=True):
     """A request that is computed ``count`` times before a model is ready."""
 
     name: str
@@ -116,8 +112,7 @@ class Warmup:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
+class ModelConfig(msgspec.Struct, frozen=True):
     """All that is acted on. Empty ``inputs`` or ``outputs``: the file says what there is."""
 
     name: str = ""
@@ -134,7 +129,7 @@ class ModelConfig:
     response_cache: bool = False
     accelerators: tuple[str, ...] = ()
     """Names under ``optimization.execution_accelerators.gpu_execution_accelerator``."""
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def batched(self) -> bool:
@@ -166,7 +161,7 @@ def completed(
     batching = config.dynamic_batching
     if batching is None and size > 1:
         batching = DynamicBatching()
-    return replace(
+    return msgspec.structs.replace(
         config,
         max_batch_size=size,
         dynamic_batching=batching,

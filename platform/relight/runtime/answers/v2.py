@@ -55,7 +55,8 @@ def metadata(engine: Engine, request: Request, parameters: Mapping[str, str]) ->
         body = v2.model_metadata(served.name, served.version, model.platform, model.inputs, model.outputs)
         if isinstance(model, RepositoryModel):
             body["parameters"] = dict(model.placement)
-        return _json(body)
+        versions = engine.models.versions(served.name)
+        return _json(body | {"versions": versions} if versions else body)
 
     return engine.models.use(parameters["model"], parameters.get("version"), work)
 
