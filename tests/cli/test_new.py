@@ -30,6 +30,11 @@ FUNC_SCHEMA = {
         "runtime": {"const": "python"},
         "created": {"type": "string", "format": "date-time"},
         "invoke": {"enum": ["http", "cloudevent"]},
+        "build": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {"builder": {"const": "host"}, "baseImage": {"type": "string"}},
+        },
         "run": {
             "type": "object",
             "additionalProperties": False,
@@ -115,6 +120,7 @@ def test_nothing_of_the_template_is_left_unfilled(template: str, tmp_path: Path)
             assert "__NAME__" not in text
             assert "__MODEL__" not in text
             assert "__CREATED__" not in text
+            assert "__PYTHON__" not in text
 
 
 @TEMPLATES

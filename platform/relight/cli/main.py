@@ -43,6 +43,7 @@ COMMANDS = (
     Command("version", "relight.cli.version", "Show the version of relight.", _MACHINE),
     Command("new", "relight.cli.new", "Write the folder of a new function.", _FUNCTIONS),
     Command("deploy", "relight.cli.deploy", "Deploy a function's folder and wait until it is ready.", _FUNCTIONS),
+    Command("wheel", "relight.cli.wheel", "Lay relight's wheel into functions' folders, for func.", _FUNCTIONS),
     Command("call", "relight.cli.call", "Call a function and print its answer.", _FUNCTIONS),
     Command("logs", "relight.cli.logs", "Print what a function's replicas have logged.", _FUNCTIONS),
     Command("apply", "relight.cli.apply", "Apply manifests: files, folders, kustomizations.", _OBJECTS),
