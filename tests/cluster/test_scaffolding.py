@@ -1,4 +1,4 @@
-"""func's host builder, step by step, and the image's command: what `func deploy` makes of a folder answers as it should.
+"""func's host builder, step by step, and the image's command: what `func deploy` makes of a folder answers.
 
 func writes its scaffolding into ``.func/builds/by-hash/HASH`` of the function, with a link ``f`` back to the function's
 folder; makes a virtual environment there; installs the scaffolding with ``--target lib``; and the image runs
@@ -79,7 +79,7 @@ def build(folder: Path) -> Path:
 
 @contextmanager
 def run(folder: Path, made: Path, **env: str) -> Iterator[Running]:
-    """The image's command, in the image's working folder, ready to be called; stopped by SIGTERM, as Kubernetes does."""
+    """The image's command, in the image's working folder, ready to be called; stopped by SIGTERM."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]  # func's server binds for itself
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(made / "lib"), "LISTEN_ADDRESS": f"127.0.0.1:{port}"}
@@ -131,6 +131,9 @@ def test_a_step_as_func_builds_it(split: tuple[Path, Path]) -> None:
         assert program.request("GET", "/health/liveness")[0] == 200
 
 
+@pytest.mark.skipif(
+    not os.environ.get("RELIGHT_TESTS_REQUIRE_SERVERS"), reason="installs for a minute: .ci/run does it"
+)
 def test_the_front_door_as_func_builds_it(tmp_path: Path) -> None:
     """The root of the project, whose relight is the folder beside it: V2 and events."""
     names = ["func.yaml", "pyproject.toml", ".funcignore", "functions/model", "platform"]

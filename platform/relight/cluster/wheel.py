@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path, PurePosixPath
@@ -19,6 +21,7 @@ from relight.base.errors import NotFound, PlatformError
 FOLDER = "wheels"
 _TIMEOUT = 300.0
 """Seconds for pip: it makes an environment for the build, and may have to download setuptools."""
+_LEFT_BEHIND = ("build", "dist", "*.egg-info", "__pycache__")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -38,11 +41,14 @@ def lay_wheel(folder: Path) -> Path:
 
 
 def _built(source: Path, target: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(target), str(source)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
-    except subprocess.TimeoutExpired:
-        raise PlatformError(f"pip did not make relight's wheel within {_TIMEOUT:.0f} s") from None
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(target)]
+    with tempfile.TemporaryDirectory(prefix="relight-wheel-") as folder:
+        # setuptools builds in the source: what an earlier build left there would become part of the wheel.
+        copy = shutil.copytree(source, Path(folder) / "platform", ignore=shutil.ignore_patterns(*_LEFT_BEHIND))
+        try:
+            done = subprocess.run([*pip, str(copy)], capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        except subprocess.TimeoutExpired:
+            raise PlatformError(f"pip did not make relight's wheel within {_TIMEOUT:.0f} s") from None
     found = sorted(target.glob("relight-*.whl"), key=lambda path: path.stat().st_mtime)
     if done.returncode or not found:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]

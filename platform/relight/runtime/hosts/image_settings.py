@@ -13,7 +13,7 @@ worker_tmp_dir = "/dev/shm"
 timeout = 0
 """The kubelet's liveness probe watches the worker; gunicorn's own watch would kill a long load that is well."""
 graceful_timeout = 3600
-"""On SIGTERM all requests in flight are answered. The pod's grace period, which is the revision's timeout, is shorter."""
+"""On SIGTERM all that is in flight is answered. The pod's grace period, the revision's timeout, is shorter."""
 accesslog = None
 errorlog = "-"
 loglevel = os.environ.get("RELIGHT_LOG_LEVEL") or "info"
