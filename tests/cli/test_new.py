@@ -135,7 +135,10 @@ def test_the_code_fits_on_a_page_and_is_python(template: str, tmp_path: Path) ->
 
 def test_the_model_that_is_served_is_in_func_yaml(tmp_path: Path) -> None:
     project = read_project(make("model", tmp_path / "hello"))
-    assert [(env.name, env.value) for env in project.function.envs] == [("RELIGHT_MODEL", "minilm")]
+    assert [(env.name, env.value) for env in project.function.envs] == [
+        ("RELIGHT_MODEL", "minilm"),
+        ("RELIGHT_FUNCTION", "model"),
+    ]
     assert project.preload == ("numpy", "onnxruntime")
 
 

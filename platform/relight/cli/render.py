@@ -23,7 +23,7 @@ def command(
     """Print the objects that apply or deploy would send, as YAML; nothing is sent.
 
     \b
-    relight render -k manifests/overlays/gpu --image relight=REGISTRY/relight@sha256:DIGEST
+    relight render -k manifests/overlays/gpu --image relight=IMAGE@DIGEST
     relight render functions/embed --image relight=REGISTRY/relight:0.1.0-cuda
     """
     import yaml
