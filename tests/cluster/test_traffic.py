@@ -12,6 +12,7 @@ from relight.base.errors import BadInput, Conflict, NotFound
 from relight.cluster import traffic
 from relight.cluster.apply import apply_object
 from relight.cluster.canary import drive, policy_of
+from relight.cluster.standing import standing
 from relight.decide.canary import Decision, Policy, Sample
 from relight.local.kube import kinds
 
@@ -216,3 +217,26 @@ def test_the_policy_that_a_function_was_deployed_with() -> None:
     text = '{"canary": {"steps": [5]}, "slo": {"latency": "200ms"}, "idle": "5m"}'
     service = {"metadata": {"name": "hello", "annotations": {"relight.dev/policy": text}}}
     assert policy_of(service) == Policy(steps=(5,), latency=0.2)
+
+
+@pytest.mark.usefixtures("out")
+def test_how_a_function_stands_while_a_canary_is_out(client: Any, api: Any) -> None:
+    report(client, api)
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "hello-00002-a",
+            "namespace": "default",
+            "labels": {"serving.knative.dev/service": "hello", "serving.knative.dev/revision": "hello-00002"},
+        },
+        "spec": {"containers": [{"name": "user-container", "image": "relight"}]},
+        "status": {"containerStatuses": [{"name": "user-container", "state": {"waiting": {"reason": "ErrImagePull"}}}]},
+    }
+    api.create(kinds.POD, pod)
+    found = standing(client, "hello", "default")
+    assert [(one.name, one.percent, one.tags, one.role, one.replicas) for one in found.revisions] == [
+        ("hello-00001", 90, (), "stable", 0),
+        ("hello-00002", 10, ("next",), "canary", 1),
+    ]
+    assert found.revisions[1].reason == "the image cannot be pulled: ErrImagePull"
