@@ -30,6 +30,11 @@ FUNC_SCHEMA = {
         "runtime": {"const": "python"},
         "created": {"type": "string", "format": "date-time"},
         "invoke": {"enum": ["http", "cloudevent"]},
+        "build": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {"builder": {"const": "host"}, "baseImage": {"type": "string"}},
+        },
         "run": {
             "type": "object",
             "additionalProperties": False,
@@ -115,6 +120,7 @@ def test_nothing_of_the_template_is_left_unfilled(template: str, tmp_path: Path)
             assert "__NAME__" not in text
             assert "__MODEL__" not in text
             assert "__CREATED__" not in text
+            assert "__PYTHON__" not in text
 
 
 @TEMPLATES
@@ -129,7 +135,10 @@ def test_the_code_fits_on_a_page_and_is_python(template: str, tmp_path: Path) ->
 
 def test_the_model_that_is_served_is_in_func_yaml(tmp_path: Path) -> None:
     project = read_project(make("model", tmp_path / "hello"))
-    assert [(env.name, env.value) for env in project.function.envs] == [("RELIGHT_MODEL", "minilm")]
+    assert [(env.name, env.value) for env in project.function.envs] == [
+        ("RELIGHT_MODEL", "minilm"),
+        ("RELIGHT_FUNCTION", "model"),
+    ]
     assert project.preload == ("numpy", "onnxruntime")
 
 

@@ -142,7 +142,7 @@ def test_a_version_that_the_function_names_stays() -> None:
 
 
 def test_references_that_cannot_be_resolved_are_named() -> None:
-    text = FUNC.replace("{{ env:USER }}", "{{ secret:a:b }}").replace("value: minilm}", "value: '{{ env:NOWHERE }}'}")
+    text = FUNC.replace("{{ env:USER }}", "{{ env:NOBODY }}").replace("value: minilm}", "value: '{{ env:NOWHERE }}'}")
     with pytest.raises(Unprocessable) as caught:
         build_service(project(text), OPTIONS)
     assert [problem.path for problem in caught.value.problems] == [
@@ -191,3 +191,40 @@ def test_strategic_merge(base: str, patch: str, wanted: str) -> None:
     before = yaml.safe_load(base)
     assert merge(before, yaml.safe_load(patch)) == yaml.safe_load(wanted)
     assert before == yaml.safe_load(base), "the base is a value of somebody else"
+
+
+def test_values_from_secrets_and_config_maps_stay_where_they_are() -> None:
+    text = FUNC.replace("{{ env:USER }}", "{{ secret:a:b }}").replace(
+        "value: minilm}",
+        'value: "{{ configMap:models:encoder }}"}\n    - {value: "{{ secret:all }}"}',
+    )
+    container = build_service(project(text), OPTIONS)["spec"]["template"]["spec"]["containers"][0]
+    assert container["env"][:2] == [
+        {"name": "RELIGHT_MODEL", "valueFrom": {"configMapKeyRef": {"name": "models", "key": "encoder"}}},
+        {"name": "WHO", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}},
+    ]
+    assert container["envFrom"] == [{"secretRef": {"name": "all"}}]
+
+
+def test_on_a_cluster_the_image_is_what_runs() -> None:
+    options = Options(
+        image="registry.example.com/relight:1",
+        folder=False,
+        digest="sha256:abc",
+        environ={"USER": "ada"},
+        function="embed",
+        repository="s3://b/models",
+    )
+    service = build_service(project(preload=("numpy",), backing=("milvus",)), options)
+    annotations = service["spec"]["template"]["metadata"]["annotations"]
+    assert not [name for name in annotations if name.startswith("relight.dev/")]
+    (container,) = service["spec"]["template"]["spec"]["containers"]
+    env = {one["name"]: one["value"] for one in container["env"]}
+    assert (env["RELIGHT_FUNCTION"], env["RELIGHT_REPOSITORY"], env["RELIGHT_CACHE"]) == (
+        "embed",
+        "s3://b/models",
+        "/cache",
+    )
+    assert container["image"] == "registry.example.com/relight:1"
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert [volume["name"] for volume in service["spec"]["template"]["spec"]["volumes"]] == ["cache", "tmp"]

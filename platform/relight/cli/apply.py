@@ -9,15 +9,15 @@ import typer
 
 from relight.cli import exits
 from relight.cli.kube import connect
-from relight.cli.output import Format, print_json
+from relight.cli.manifests import Filename, Image, Kustomize, read
+from relight.cli.output import Format, print_json, waiting
 from relight.cli.target import Context, Kubeconfig, Namespace
 
 
 def command(
-    filename: Annotated[
-        list[str],
-        typer.Option("-f", "--filename", metavar="PATH", help="A file, a folder, or - for stdin. May be repeated."),
-    ],
+    filename: Filename = None,
+    kustomize: Kustomize = None,
+    image: Image = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until each applied Knative Service is ready.")] = False,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="For --wait, per Service.")] = 600.0,
     output: Annotated[Format, typer.Option("-o", "--output", help="How to print.")] = "table",
@@ -30,14 +30,13 @@ def command(
     Each document that fails is named with its file; the others are applied.
 
     \b
-    relight apply -f manifests/overlays/local
+    relight apply -k manifests/overlays/local
     relight apply -f service.yaml -f trigger.yaml
     """
     from relight.cluster.apply import Applied, apply_documents
-    from relight.cluster.documents import read_documents
     from relight.cluster.waiting import SERVING, wait_ready
 
-    documents = read_documents(filename, sys.stdin.read() if "-" in filename else None)
+    documents = read(filename, kustomize, image)
 
     def tell(applied: Applied) -> None:
         if applied.error is not None:
@@ -50,7 +49,8 @@ def command(
         if wait:
             for one in results:
                 if one.value and (one.value["apiVersion"], one.value["kind"]) == (SERVING, "Service"):
-                    wait_ready(link.kube, one.value, timeout)
+                    with waiting(f"waiting for {one.value['metadata']['name']}") as progress:
+                        wait_ready(link.kube, one.value, timeout, progress.show)
     if output == "json":
         print_json([one.value for one in results if one.value is not None])
     errors = [one.error for one in results if one.error is not None]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from relight.net.kube import Kube
 
 SERVICE_LABEL = "serving.knative.dev/service"
+CONTAINER = "user-container"
+"""The function's container in its pod, by the name that Knative gives it."""
 
 
 def command(
@@ -40,9 +42,11 @@ def command(
     with connect(kubeconfig, context, namespace) as link:
         pods = link.kube.list("v1", "Pod", link.namespace, labels=f"{SERVICE_LABEL}={name}")
         names = sorted(pod["metadata"]["name"] for pod in pods["items"])
+        container = CONTAINER
         if not names:
-            if _is_pod(link.kube, name, link.namespace):
-                names = [name]
+            containers = _containers(link.kube, name, link.namespace)
+            if containers is not None:
+                names, container = [name], CONTAINER if CONTAINER in containers else ""
             else:
                 link.kube.get("serving.knative.dev/v1", "Service", name, link.namespace)  # NotFound names it
                 last = _last_log(link, name)
@@ -53,7 +57,7 @@ def command(
                     for line in last if tail is None else last[len(last) - min(tail, len(last)) :]:
                         print(line)
                 return
-        printing = _Printing(link.kube, link.namespace, follow, tail, prefixed=len(names) > 1)
+        printing = _Printing(link.kube, link.namespace, follow, tail, container, prefixed=len(names) > 1)
         if follow and len(names) > 1:
             printing.together(names)
         else:
@@ -77,22 +81,26 @@ def _last_log(link: Connection, name: str) -> list[str] | None:
         return None
 
 
-def _is_pod(kube: Kube, name: str, namespace: str) -> bool:
+def _containers(kube: Kube, name: str, namespace: str) -> list[str] | None:
+    """The containers of a pod; None: there is no such pod."""
     try:
-        kube.get("v1", "Pod", name, namespace)
+        pod = kube.get("v1", "Pod", name, namespace)
     except NotFound:
-        return False
-    return True
+        return None
+    return [str(one.get("name")) for one in pod["spec"].get("containers") or ()]
 
 
 class _Printing:
     """Prints logs line by line, so that several at once do not mix within a line."""
 
-    def __init__(self, kube: Kube, namespace: str, follow: bool, tail: int | None, *, prefixed: bool) -> None:
+    def __init__(
+        self, kube: Kube, namespace: str, follow: bool, tail: int | None, container: str, *, prefixed: bool
+    ) -> None:
         self._kube = kube
         self._namespace = namespace
         self._follow = follow
         self._tail = tail
+        self._container = container
         self._prefixed = prefixed
         self._lock = threading.Lock()
         self.failure: RelightError | None = None
@@ -100,7 +108,10 @@ class _Printing:
     def one(self, pod: str) -> None:
         prefix = f"{pod}  " if self._prefixed else ""
         try:
-            for line in self._kube.logs(pod, self._namespace, follow=self._follow, tail=self._tail):
+            # On a cluster Knative's queue-proxy stands beside the function's container.
+            for line in self._kube.logs(
+                pod, self._namespace, follow=self._follow, tail=self._tail, container=self._container
+            ):
                 with self._lock:
                     print(prefix + line, flush=self._follow)
         except NotFound:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import shlex
 import shutil
+import sys
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -76,7 +77,8 @@ def write(template: str, name: str, folder: Path, values: dict[str, str]) -> Pat
     if folder.exists() and not folder.is_dir():
         raise Conflict(f"{folder} exists and is not a folder: nothing was written")
     created = datetime.datetime.now(datetime.UTC).replace(microsecond=0).isoformat().replace("+00:00", "Z")
-    values = {"__NAME__": name, "__CREATED__": created, **values}
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    values = {"__NAME__": name, "__CREATED__": created, "__PYTHON__": python, **values}
     whole = folder.absolute()
     partial = whole.parent / f".{whole.name}-{suffix()}"
     try:

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from relight.base.errors import BadInput
 from relight.base.settings import Settings
 from relight.base.units import format_duration
+from relight.cli.kube import connect
 from relight.cli.output import Format, print_json, print_table
 from relight.cli.state import need_platform
+from relight.cli.target import Context, Kubeconfig, Namespace
 
 
 def command(
+    name: Annotated[str | None, typer.Argument(help="A function.", show_default=False)] = None,
     output: Annotated[Format, typer.Option("-o", "--output", help="How to print.")] = "table",
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
 ) -> None:
-    """Show whether local mode runs, and its addresses.
+    """Show how a function stands; without a name, whether local mode runs.
 
-    Exits with 3 if it does not run.
+    Of a function: whether it is ready and if not, what it waits for; its
+    revisions with their share of the traffic and their replicas. Without a
+    name: local mode's addresses; exits with 3 if it does not run.
     """
+    if name is not None:
+        _print_standing(name, output, namespace, kubeconfig, context)
+        return
+    if namespace or kubeconfig or context:
+        raise BadInput("expected the name of a function: relight get ksvc lists them")
     settings = Settings.from_environ()
     platform = need_platform(settings.home)
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -40,3 +56,30 @@ def command(
         return
     print_table(("what", "where"), facts.items())
     print(f"\nfor kubectl and kn:  export KUBECONFIG={platform.kubeconfig}")
+
+
+def _print_standing(
+    name: str, output: Format, namespace: str | None, kubeconfig: Path | None, context: str | None
+) -> None:
+    from relight.cluster.standing import standing
+
+    with connect(kubeconfig, context, namespace) as link:
+        found = standing(link.kube, name, link.namespace)
+    if output == "json":
+        print_json(dataclasses.asdict(found))
+        return
+    said = {"True": "ready", "False": "failed"}.get(found.ready, "waiting")
+    print(f"{found.name}: {said}" + (f": {found.reason}" if found.reason else ""))
+    if found.url:
+        print(f"url: {found.url}")
+    print()
+    print_table(
+        ("revision", "ready", "percent", "tags", "role", "replicas", "reason"),
+        [
+            (
+                *(one.name, one.ready, one.percent, ",".join(one.tags), one.role),
+                *("?" if one.replicas is None else one.replicas, one.reason),
+            )
+            for one in found.revisions
+        ],
+    )

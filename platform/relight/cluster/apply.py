@@ -54,13 +54,8 @@ def apply_documents(
 
 def apply_object(kube: Kube, value: Mapping[str, Any], namespace: str) -> tuple[str, dict[str, Any]]:
     """Apply one object: (created | configured | unchanged, the object as the API has it now)."""
-    wanted = {key: part for key, part in value.items() if key != "status"}
-    meta = dict(value["metadata"])
-    for key in ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields"):
-        meta.pop(key, None)  # what `kubectl get -o yaml` adds is the server's to say
-    wanted["metadata"] = meta
-    if namespace != kube.namespace and value["kind"] not in CLUSTER_WIDE:
-        meta.setdefault("namespace", namespace)
+    wanted = wanted_of(value, namespace, kube.namespace)
+    meta = wanted["metadata"]
     try:
         before = kube.get(value["apiVersion"], value["kind"], meta["name"], meta.get("namespace") or namespace)
     except NotFound:
@@ -70,6 +65,18 @@ def apply_object(kube: Kube, value: Mapping[str, Any], namespace: str) -> tuple[
         return "created", after
     same = before["metadata"].get("resourceVersion") == after["metadata"].get("resourceVersion")
     return "unchanged" if same else "configured", after
+
+
+def wanted_of(value: Mapping[str, Any], namespace: str, otherwise: str) -> dict[str, Any]:
+    """The part of an object that is applied; in ``namespace`` where it names none and the client's is ``otherwise``."""
+    wanted = {key: part for key, part in value.items() if key != "status"}
+    meta = dict(value["metadata"])
+    for key in ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields"):
+        meta.pop(key, None)  # what `kubectl get -o yaml` adds is the server's to say
+    wanted["metadata"] = meta
+    if namespace != otherwise and value["kind"] not in CLUSTER_WIDE:
+        meta.setdefault("namespace", namespace)
+    return wanted
 
 
 def apply_paths(

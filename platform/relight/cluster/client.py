@@ -47,6 +47,11 @@ class Client(kube.Kube):
             pools[key].close()
         super().close()
 
+    def takes_folders(self) -> bool:
+        """Whether this cluster runs functions from folders, as local mode does; others run images."""
+        version = self._get("/version", {}, "application/json")
+        return str(version.get("gitVersion", "")).endswith("+relight")
+
     def resource(self, text: str) -> Resource:
         """The kind that a name means: ``ksvc``, ``services``, ``Trigger``, ``services.serving.knative.dev``.
 

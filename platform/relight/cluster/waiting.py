@@ -7,10 +7,14 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from typing import Any, cast
 
-from relight.base.errors import Deadline, LoadFailed, NotFound
+from relight.base.errors import Deadline, Forbidden, LoadFailed, NotFound
+from relight.cluster.reasons import why_waiting
 from relight.net.kube import Gone, Kube
 
 SERVING = "serving.knative.dev/v1"
+REVISION_LABEL = "serving.knative.dev/revision"
+LOOK = 5.0
+"""Seconds after which the pods are looked at again: what they wait for changes without a change of the Service."""
 
 
 def wait_ready(
@@ -34,8 +38,9 @@ def wait_ready(
         state, text = readiness(value, generation)
         if state != "Unknown":
             return _settled(name, value, state, text)
+        text = _of_pods(kube, value) or text
         on_progress(f"{name}: {text}")
-        settled = _watch(kube, value, generation, left, on_progress)
+        settled = _watch(kube, value, generation, min(left, LOOK), on_progress)
         if settled is not None:
             return settled
     raise Deadline(f"{name} was not ready after {timeout:g} s: {text}")
@@ -59,10 +64,22 @@ def _watch(
                 state, text = readiness(value, generation)
                 if state != "Unknown":
                     return _settled(name, value, state, text)
-                on_progress(f"{name}: {text}")
+                on_progress(f"{name}: {_of_pods(kube, value) or text}")
         except Gone:
             return None
     return None
+
+
+def _of_pods(kube: Kube, service: Mapping[str, Any]) -> str | None:
+    """What the newest revision's pods wait for; None where that is not known."""
+    revision = (service.get("status") or {}).get("latestCreatedRevisionName")
+    if not revision:
+        return None
+    try:
+        pods = kube.list("v1", "Pod", service["metadata"]["namespace"], labels=f"{REVISION_LABEL}={revision}")
+    except Forbidden:
+        return None  # whoever may deploy need not be one who may look at pods
+    return why_waiting(pods["items"])
 
 
 def readiness(service: Mapping[str, Any], generation: int) -> tuple[str, str]:

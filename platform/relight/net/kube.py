@@ -187,10 +187,20 @@ class Kube:
                 yield event["type"], event["object"]
 
     def logs(
-        self, pod: str, namespace: str | None = None, *, follow: bool = False, tail: int | None = None
+        self,
+        pod: str,
+        namespace: str | None = None,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        container: str = "",
     ) -> Iterator[str]:
-        """Lines of a pod's log, without their ends."""
-        query = {"follow": "true" if follow else "", "tailLines": "" if tail is None else str(tail)}
+        """Lines of a pod's log, without their ends. ``container`` is needed where the pod has several."""
+        query = {
+            "follow": "true" if follow else "",
+            "tailLines": "" if tail is None else str(tail),
+            "container": container,
+        }
         path = self._path("v1", "Pod", namespace, pod) + "/log"
         for line in self._lines(path, query, None if follow else READ_TIMEOUT):
             yield line.decode("utf-8", "replace")

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from relight.decide import features as features_of
 from relight.decide.annotations import validate_annotations
 from relight.decide.defaults import ClusterDefaults
 from relight.local.kube import names
@@ -20,31 +21,6 @@ from relight.local.kube.webhooks import Fault, changes, disallowed, immutable, i
 
 RESERVED_ENV = ("PORT", "K_SERVICE", "K_CONFIGURATION", "K_REVISION")
 _TIMEOUTS = ("timeoutSeconds", "responseStartTimeoutSeconds", "idleTimeoutSeconds")
-_FEATURES = {
-    "affinity": "kubernetes.podspec-affinity",
-    "dnsConfig": "kubernetes.podspec-dnsconfig",
-    "dnsPolicy": "kubernetes.podspec-dnspolicy",
-    "hostAliases": "kubernetes.podspec-hostaliases",
-    "hostIPC": "kubernetes.podspec-hostipc",
-    "hostNetwork": "kubernetes.podspec-hostnetwork",
-    "hostPID": "kubernetes.podspec-hostpid",
-    "initContainers": "kubernetes.podspec-init-containers",
-    "nodeSelector": "kubernetes.podspec-nodeselector",
-    "priorityClassName": "kubernetes.podspec-priorityclassname",
-    "runtimeClassName": "kubernetes.podspec-runtimeclassname",
-    "schedulerName": "kubernetes.podspec-schedulername",
-    "securityContext": "kubernetes.podspec-securitycontext",
-    "shareProcessNamespace": "kubernetes.podspec-shareprocessnamespace",
-    "tolerations": "kubernetes.podspec-tolerations",
-    "topologySpreadConstraints": "kubernetes.podspec-topologyspreadconstraints",
-}
-_VOLUMES = {
-    "emptyDir": ("kubernetes.podspec-volumes-emptydir", "enabled"),
-    "hostPath": ("kubernetes.podspec-volumes-hostpath", "disabled"),
-    "persistentVolumeClaim": ("kubernetes.podspec-persistent-volume-claim", "disabled"),
-    "csi": ("kubernetes.podspec-volumes-csi", "disabled"),
-    "image": ("kubernetes.podspec-volumes-image", "disabled"),
-}
 _NAME_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _IMAGE = re.compile(
     rf"(?:(?:localhost|[A-Za-z0-9-]*[.:][A-Za-z0-9.:-]*)/)?(?P<path>{_NAME_PART}(?:/{_NAME_PART})*)"
@@ -148,7 +124,7 @@ def check_revision(spec: dict[str, Any], at: str, rules: Rules) -> Iterator[Faul
     for name in _TIMEOUTS:
         if not 0 <= (spec.get(name) or 0) <= defaults.max_timeout:
             yield out_of_bounds(spec[name], 0, defaults.max_timeout, f"{at}.{name}")
-    for name, feature in _FEATURES.items():
+    for name, feature in features_of.FIELDS.items():
         if spec.get(name) and features.get(feature, "disabled") == "disabled":
             yield disallowed(f"{at}.{name}")
     yield from _check_volumes(spec.get("volumes") or [], f"{at}.volumes", features)
@@ -220,7 +196,7 @@ def _check_volumes(volumes: list[Any], at: str, features: Mapping[str, str]) -> 
         if not isinstance(volume, dict) or not volume.get("name"):
             yield missing(f"{where}.name")
             continue
-        for source, (feature, default) in _VOLUMES.items():
+        for source, (feature, default) in features_of.VOLUMES.items():
             if source in volume and features.get(feature, default) == "disabled":
                 yield disallowed(f"{where}.{source}")
 

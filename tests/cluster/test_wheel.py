@@ -1,0 +1,49 @@
+"""relight's wheel in a function's folder, made from a checkout and from an installation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import Distribution
+from pathlib import Path
+
+import pytest
+
+from relight.base.errors import NotFound
+from relight.cluster import wheel
+
+
+def install(path: Path, target: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target)]
+    done = subprocess.run([*pip, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def names(path: Path) -> list[str]:
+    with zipfile.ZipFile(path) as opened:
+        assert opened.testzip() is None
+        return sorted(opened.namelist())
+
+
+def test_a_wheel_is_made_again_from_what_it_was_installed_as(tmp_path: Path) -> None:
+    built = wheel.lay_wheel(tmp_path)
+    assert built.parent == tmp_path / "wheels"
+    install(built, tmp_path / "site")
+    installed = Distribution.at(next((tmp_path / "site").glob("relight-*.dist-info")))
+    packed = wheel._packed(installed, tmp_path)
+    assert packed.name == built.name
+    assert names(packed) == names(built)
+    first = packed.read_bytes()
+    assert wheel._packed(installed, tmp_path).read_bytes() == first, "the same files make the same wheel"
+    install(packed, tmp_path / "again")
+    code = "from relight import sdk; print(sdk.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env={"PYTHONPATH": str(tmp_path / "again")}, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == str(tmp_path / "again" / "relight" / "sdk.py")
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no such folder"):
+        wheel.lay_wheel(tmp_path / "gone")
