@@ -10,6 +10,8 @@ from relight.base.errors import BadInput, Problem
 
 MAX_BODY = 64 * 2**20
 """Bytes of one request's body; a batch of large images fits, a forgotten upload does not."""
+DEDUP_TTL = 3600
+"""Seconds; longer than Knative's ten retries (0.2 s doubling: 205 s in all) and a cold start or two."""
 QUEUE_LIMIT = 256
 """Requests that wait in one process; more are refused with Retry-After. Two seconds of work at 8 ms each."""
 
@@ -27,6 +29,8 @@ class FunctionSettings:
     cache: Path | None = None
     revalidate: str = "background"
     """What is asked of the repository although it is known on this node; ``relight.store.cache`` says what there is."""
+    dedup_ttl: int = DEDUP_TTL
+    """Seconds that an event's answer is kept for whoever sends the event again."""
     max_body: int = MAX_BODY
     queue_limit: int = QUEUE_LIMIT
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -53,6 +57,7 @@ class FunctionSettings:
             repository=environ.get("RELIGHT_REPOSITORY") or None,
             cache=Path(environ["RELIGHT_CACHE"]) if environ.get("RELIGHT_CACHE") else None,
             revalidate=environ.get("RELIGHT_REVALIDATE") or "background",
+            dedup_ttl=number("RELIGHT_DEDUP_SECONDS", DEDUP_TTL) or DEDUP_TTL,
             max_body=number("RELIGHT_MAX_BODY_BYTES", MAX_BODY) or MAX_BODY,
             queue_limit=number("RELIGHT_QUEUE_LIMIT", QUEUE_LIMIT) or QUEUE_LIMIT,
             environ=dict(environ),

@@ -26,6 +26,9 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
+        self.replayed = Counter(
+            "relight_event_answers_replayed", "Events answered without a run of their own", registry=self.registry
+        )
         self._in_flight = 0
         self._lock = threading.Lock()
         in_flight = Gauge("relight_requests_in_flight", "Requests that are not answered yet", registry=self.registry)
