@@ -20,7 +20,7 @@ from relight.wire import cloudevents
 from relight.wire.cloudevents import Event
 from relight.wire.http import Headers, Response
 
-KEY = ("/s", "1", "t", 0)
+KEY = ("/s", "1", "digest")
 
 
 class Clock:
@@ -130,12 +130,12 @@ def test_a_run_that_the_pool_refuses_or_drops_is_told() -> None:
 def test_answers_are_bounded_and_the_oldest_go(limits: dict[str, int], kept: int) -> None:
     dedup, runs = Dedup(10.0, **limits), Runs()
     for n in range(5):
-        dedup.submit(("/s", str(n), "t", 0), runs)
+        dedup.submit(("/s", str(n), "digest"), runs)
         runs.end(n, answer(b"x" * 1000))
     assert len(dedup) == kept
-    assert dedup.submit(("/s", "4", "t", 0), runs).done()
-    assert not dedup.submit(("/s", "0", "t", 0), runs).done()
-    dedup.submit(("/s", "big", "t", 0), runs)
+    assert dedup.submit(("/s", "4", "digest"), runs).done()
+    assert not dedup.submit(("/s", "0", "digest"), runs).done()
+    dedup.submit(("/s", "big", "digest"), runs)
     runs.end(-1, answer(b"x" * 40_000_000))
     assert len(dedup) <= kept
 

@@ -160,7 +160,7 @@ def test_an_event_leaves_with_its_last_delivery(tmp_path: Path) -> None:
         ]
         await log.postpone(seq, "u3", 2, 9.0, "answered 503")
         assert [(one.attempt, one.due) for one in await log.pending() if one.trigger == "u3"] == [(2, 9.0)]
-        await log.bury(seq, "u2", 500, "gave up")
+        await log.bury(seq, "u2", 500, "gave up", name="default/t", at=5.0)
         next_seq = await log.settle(seq, "u3", incoming("2", "u1"))
         assert next_seq is not None
         assert next_seq > seq

@@ -23,8 +23,8 @@ from relight.base.errors import NotReady
 from relight.wire.cloudevents import Event
 from relight.wire.http import Response
 
-Key = tuple[str, str, str, int]
-"""An event's source, id, type and the hash of its data."""
+Key = tuple[str, str, str]
+"""An event's source and id, and the digest of its type and data."""
 
 ANSWERS = 10_000
 ANSWER_BYTES = 32 * 2**20
@@ -39,7 +39,7 @@ class _Run:
 
 
 def key_of(event: Event) -> Key:
-    return event.source, event.id, event.type, hash(event.data)
+    return event.source, event.id, event.digest()
 
 
 class Dedup:

@@ -175,7 +175,7 @@ def reply(function: Function, cause: Event | None, result: Any, *, once: bool = 
 def _answer(function: Function, cause: Event | None, result: Any, once: bool) -> Event:
     assert cause is not None
     source = function.context.source
-    id_ = str(uuid.uuid5(_REPLIES, f"{source}\0{cause.source}\0{cause.id}")) if once else None
+    id_ = str(uuid.uuid5(_REPLIES, f"{source}\0{cause.source}\0{cause.id}\0{cause.digest()}")) if once else None
     passed_on: dict[str, Any] = {name: cause.get(name) for name in PASSED_ON}
     return Event.of(
         function.reply_type or f"{cause.type}.response",

@@ -1,0 +1,60 @@
+"""Taps: whoever wants to see the events that pass, as they pass. A slow reader misses some and is told how many."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+
+from relight.local.eventing.records import Incoming
+
+KEPT = 1000
+"""Events that wait for one reader at most."""
+TAPS = 32
+"""Readers at once at most."""
+
+
+class Tap:
+    """One reader's queue. ``missed`` counts what did not fit."""
+
+    def __init__(self, wants: Callable[[Incoming], bool]) -> None:
+        self._wants = wants
+        self._queue: asyncio.Queue[Incoming] = asyncio.Queue(KEPT)
+        self.missed = 0
+
+    def offer(self, incoming: Incoming) -> None:
+        if not self._wants(incoming):
+            return
+        try:
+            self._queue.put_nowait(incoming)
+        except asyncio.QueueFull:
+            self.missed += 1
+
+    async def __aiter__(self) -> AsyncIterator[Incoming]:
+        while True:
+            yield await self._queue.get()
+
+
+class Taps:
+    """The readers that are there now."""
+
+    def __init__(self) -> None:
+        self._taps: list[Tap] = []
+
+    def __len__(self) -> int:
+        return len(self._taps)
+
+    def offer(self, incoming: Incoming) -> None:
+        """An event was accepted."""
+        for tap in self._taps:
+            tap.offer(incoming)
+
+    @contextmanager
+    def open(self, wants: Callable[[Incoming], bool]) -> Iterator[Tap]:
+        """A tap on the events that ``wants`` says yes to, until the end of the block."""
+        tap = Tap(wants)
+        self._taps.append(tap)
+        try:
+            yield tap
+        finally:
+            self._taps.remove(tap)
