@@ -149,6 +149,19 @@ class Machine:
         ) as response:
             return response.status
 
+    async def post_batch(self, events: list[Event], broker: str = "rec") -> int:
+        items, body = cloudevents.encode_batch(events)
+        async with self.session.post(f"{self.url}/default/{broker}", data=body, headers=dict(items)) as response:
+            return response.status
+
+    async def annotate(self, trigger: str, **annotations: str) -> None:
+        """Replace a Trigger's annotations; returns when the broker has seen it."""
+        old = self.store.get(kinds.TRIGGER, "default", trigger)
+        assert old is not None
+        self.store.update(kinds.TRIGGER, {**old, "metadata": {**old["metadata"], "annotations": annotations}})
+        await asyncio.sleep(0)
+        await self.eventing.idle()
+
     async def settled(self) -> None:
         """Wait until nothing is pending, in the lanes and in the log."""
         while self.eventing.dispatcher.pending or await self.eventing.log.pending():  # noqa: ASYNC110
