@@ -19,7 +19,7 @@ from relight.wire import cloudevents
 from relight.wire.cloudevents import Event
 from relight.wire.http import Headers
 
-DEADLINE = 15.0
+DEADLINE = 30.0
 FAST = {"retry": 3, "backoffPolicy": "linear", "backoffDelay": "PT0.01S"}
 
 Handler = Callable[["Received"], Awaitable[web.Response] | web.Response]

@@ -257,7 +257,8 @@ CREATE TABLE deliveries (
     due REAL NOT NULL, reason TEXT, destination TEXT, status INTEGER, answer BLOB,
     PRIMARY KEY (event, trigger)) WITHOUT ROWID;
 CREATE INDEX deliveries_by_trigger ON deliveries (trigger, event);
-INSERT INTO events VALUES (7, 'default', 'rec', 5.0, 'e1', '/s', 't', '{"subject":"s"}', 'x', 0, '[["traceparent","00"]]');
+INSERT INTO events
+    VALUES (7, 'default', 'rec', 5.0, 'e1', '/s', 't', '{"subject":"s"}', 'x', 0, '[["traceparent","00"]]');
 INSERT INTO deliveries (event, trigger, due) VALUES (7, 'u1', 5.0);
 INSERT INTO deliveries (event, trigger, dead, due, reason) VALUES (7, 'u2', 1, 6.0, 'gave up');
 PRAGMA user_version=1;

@@ -95,6 +95,12 @@ class Settings:
     """Router of functions. 0: a free port."""
     broker_port: int = 8081
     """Broker ingress. 0: a free port."""
+    dead_letters: int = 10_000
+    """Events that were given up and are kept for ``relight events replay``; the oldest go."""
+    dead_letter_days: int = 30
+    """How long such an event is kept."""
+    event_history: int = 20_000
+    """Deliveries that ``relight events trace`` knows of, and within which a second answer to an event is noticed."""
     log_level: str = "info"
     environ: Mapping[str, str] = field(default_factory=dict)
     """The rest of the environment, for child processes."""
@@ -121,6 +127,14 @@ class Settings:
                 problems.append(Problem(f"RELIGHT_{name.upper()}", f"expected a port from 0 to 65535, got {raw!r}"))
                 continue
             values[name] = int(str(raw))
+        for name in ("dead_letters", "dead_letter_days", "event_history"):
+            raw = environ.get(f"RELIGHT_{name.upper()}")
+            if not raw:
+                continue
+            if not (raw.isascii() and raw.isdecimal() and 0 < int(raw) <= 10_000_000):
+                problems.append(Problem(f"RELIGHT_{name.upper()}", f"expected a whole number above 0, got {raw!r}"))
+                continue
+            values[name] = int(raw)
         level = str(overrides.pop("log_level", None) or environ.get("RELIGHT_LOG_LEVEL") or "info").lower()
         if level not in ("debug", "info", "warning", "error"):
             problems.append(Problem("RELIGHT_LOG_LEVEL", f"expected debug, info, warning or error, got {level!r}"))

@@ -50,7 +50,7 @@ COMMANDS = (
     Command("describe", "relight.cli.describe", "Show one object with its conditions and events.", _OBJECTS),
     Command("delete", "relight.cli.delete", "Delete objects.", _OBJECTS),
     Command("model", "relight.cli.model", "Push models to the repository, and list them.", _MODELS),
-    Command("events", "relight.cli.events", "Send events to a broker.", _MODELS),
+    Command("events", "relight.cli.events", "Send events, and see what becomes of them.", _MODELS),
 )
 
 _OVERVIEW = """usage: relight COMMAND [OPTIONS] [ARGUMENTS]

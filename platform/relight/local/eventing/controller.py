@@ -17,6 +17,7 @@ from relight.local.eventing.channels import Channels, Subscriptions
 from relight.local.eventing.dispatch import Dispatcher
 from relight.local.eventing.flows import Flows
 from relight.local.eventing.ingress import Ingress
+from relight.local.eventing.inspecting import Inspection
 from relight.local.eventing.log import EventLog, Limits
 from relight.local.eventing.outlets import Outlets
 from relight.local.eventing.sending import Sender
@@ -42,7 +43,7 @@ class _Key:
 
 
 class Eventing:
-    """The brokers of one machine. ``now`` gives seconds since 1970."""
+    """The brokers of one machine. ``now`` gives seconds since 1970; ``token`` lets people look inside."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class Eventing:
         strict: bool = False,
         event_limit: int = EVENT_LIMIT,
         limits: Limits | None = None,
+        token: str | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -73,7 +75,13 @@ class Eventing:
             strict=strict,
             now=now,
         )
-        self._ingress = Ingress(self.dispatcher.publish_all, event_limit, strict=strict)
+        self._ingress = Ingress(
+            self.dispatcher.publish_all,
+            event_limit,
+            inspect=Inspection(self.log, table, self.dispatcher, token).answer,
+            refused=lambda status: self.dispatcher.metrics.count("refused", str(status)),
+            strict=strict,
+        )
         outlets = Outlets(self.dispatcher, table)
         world = World(store, self.log, table, self.dispatcher, addresses, outlets, self._recorder, self.broker_url, now)
         self._reconcilers: dict[Kind, Reconciler] = {
@@ -115,6 +123,7 @@ class Eventing:
 
     async def stop(self) -> None:
         """From the door inward: listener, controller, deliveries; the log last, for the others write to it."""
+        self.dispatcher.taps.end()
         await self._ingress.stop()
         await self._tasks.stop()
         for one in dict.fromkeys(self._reconcilers.values()):

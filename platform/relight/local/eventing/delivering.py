@@ -75,6 +75,8 @@ class _Attempt:
     item: Item
     stored: Stored
     began: float
+    ended: float | None = None
+    """When the subscriber had answered."""
 
     @property
     def subscription(self) -> Subscription:
@@ -150,7 +152,8 @@ class Deliverer:
         if subscription.dedup == "off":
             headers.append(("relight-dedup", "off"))
         answer = await self._send(subscription, url, event, headers)
-        self._metrics.observe("attempt", self._rules.now() - attempt.began, subscription.namespace, subscription.name)
+        attempt.ended = self._rules.now()
+        self._metrics.observe("attempt", attempt.ended - attempt.began, subscription.namespace, subscription.name)
         if not answer.ok:
             await self._failed(attempt, url, answer)
             return
@@ -210,7 +213,8 @@ class Deliverer:
         reply: Event | None = None,
         incoming: Incoming | None = None,
     ) -> None:
-        subscription, stored, ended = attempt.subscription, attempt.stored, self._rules.now()
+        subscription, stored = attempt.subscription, attempt.stored
+        ended = self._rules.now() if attempt.ended is None else attempt.ended
         hop = Hop.of(
             stored,
             subscription.uid,

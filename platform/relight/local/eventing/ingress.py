@@ -37,11 +37,22 @@ _ALLOW = {"Allow": "POST, OPTIONS"}
 class Ingress:
     """The listener. ``publish`` stores events or raises; ``limit`` bounds a request's body in bytes.
 
+    ``inspect`` answers what is no event for a hub; ``refused`` is told the status of what was not accepted;
     ``strict``: batches are refused, as on Knative.
     """
 
-    def __init__(self, publish: Publish, limit: int, *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        publish: Publish,
+        limit: int,
+        *,
+        inspect: Callable[[web.BaseRequest], Awaitable[web.StreamResponse | None]],
+        refused: Callable[[int], None],
+        strict: bool = False,
+    ) -> None:
         self._publish = publish
+        self._inspect = inspect
+        self._refused = refused
         self._strict = strict
         self._limit = limit
         self._runner: web.ServerRunner | None = None
@@ -69,6 +80,9 @@ class Ingress:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             _check_origin(request)
+            inspected = await self._inspect(request)
+            if inspected is not None:
+                return inspected
             if request.method == "OPTIONS":
                 return web.Response(headers=_ALLOW | {"Webhook-Allowed-Origin": "*", "Webhook-Allowed-Rate": "*"})
             if request.method != "POST":
@@ -83,6 +97,7 @@ class Ingress:
                 more["Retry-After"] = str(math.ceil(error.retry_after))
             # Knative's ingress knows no 415: what is no event of its kinds is 400.
             status = 400 if error.status == 415 else error.status
+            self._refused(status)
             return web.Response(status=status, text=error.message + "\n", headers=more)
         return web.Response(status=202, headers=_ALLOW)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from relight.local.eventing.records import Incoming
 
@@ -19,8 +19,10 @@ class Tap:
 
     def __init__(self, wants: Callable[[Incoming], bool]) -> None:
         self._wants = wants
-        self._queue: asyncio.Queue[Incoming] = asyncio.Queue(KEPT)
+        self._queue: asyncio.Queue[Incoming | None] = asyncio.Queue(KEPT)
         self.missed = 0
+        self.ended = False
+        """No more will come."""
 
     def offer(self, incoming: Incoming) -> None:
         if not self._wants(incoming):
@@ -30,9 +32,20 @@ class Tap:
         except asyncio.QueueFull:
             self.missed += 1
 
-    async def __aiter__(self) -> AsyncIterator[Incoming]:
-        while True:
-            yield await self._queue.get()
+    async def next(self, timeout: float) -> Incoming | None:
+        """The next event; None if there is none for so many seconds, or no more."""
+        if self.ended:
+            return None
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._queue.get()
+        except TimeoutError:
+            return None
+
+    def end(self) -> None:
+        self.ended = True
+        with suppress(asyncio.QueueFull):
+            self._queue.put_nowait(None)
 
 
 class Taps:
@@ -48,6 +61,11 @@ class Taps:
         """An event was accepted."""
         for tap in self._taps:
             tap.offer(incoming)
+
+    def end(self) -> None:
+        """The broker stops: readers get nothing more."""
+        for tap in self._taps:
+            tap.end()
 
     @contextmanager
     def open(self, wants: Callable[[Incoming], bool]) -> Iterator[Tap]:
