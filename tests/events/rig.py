@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ class Machine:
     """An ``Eventing`` on a store with a broker ``default/rec``."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
-        self.store = ObjectStore.open(folder / "objects.db")
+        self.store = ObjectStore.open(folder / "objects.db", now=options.get("now", time.time))
         self.eventing = Eventing(self.store, folder / "events.db", **options)
         self.session: aiohttp.ClientSession
         self.url = ""

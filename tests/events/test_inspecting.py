@@ -1,4 +1,4 @@
-"""What people see of a broker: `relight events ls|dlq|replay|tail|trace` as a user runs them, the paths, the metrics."""
+"""What people see of a broker: `relight events` with ls, dlq, replay, tail and trace as a user runs it, and metrics."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from relight.local.eventing.ingress import Ingress
 from relight.local.eventing.inspecting import Inspection
 from relight.local.eventing.log import EventLog, Limits
 from relight.local.eventing.outlets import Outlets
+from relight.local.eventing.pinging import Pings
 from relight.local.eventing.sending import Sender
 from relight.local.eventing.triggers import Subscription, Table
 from relight.local.eventing.world import Reconciler, World
@@ -86,7 +87,14 @@ class Eventing:
         world = World(store, self.log, table, self.dispatcher, addresses, outlets, self._recorder, self.broker_url, now)
         self._reconcilers: dict[Kind, Reconciler] = {
             kind: one
-            for one in (Brokers(world), Channels(world), Triggers(world), Subscriptions(world), Flows(world))
+            for one in (
+                Brokers(world),
+                Channels(world),
+                Triggers(world),
+                Subscriptions(world),
+                Flows(world),
+                Pings(world),
+            )
             for kind in one.kinds
         }
         """By kind; what is referred to comes before what refers to it."""

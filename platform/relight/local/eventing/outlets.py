@@ -47,7 +47,9 @@ class Outlets:
             )
         )
         self._table.add_hub(own)
-        return hub_of(namespace, destination) or own
+        hub = hub_of(namespace, destination)
+        # A Broker that is not there yet may come: until then the delivery is tried as any other.
+        return hub if hub is not None and self._table.has_hub(hub) else own
 
     async def close(self, uid: str, namespace: str) -> None:
         """The object is gone, and what was on its way to its destination with it."""

@@ -140,6 +140,29 @@ def of_subscription(
     return _status(subscription, [added, on_channel, oidc, resolved], now) | {"physicalSubscription": physical}
 
 
+def of_source(
+    source: Mapping[str, Any],
+    sink: Address,
+    problem: str | None,
+    attributes: Sequence[tuple[str, str]],
+    now: str,
+    deployed: Condition | None = None,
+) -> dict[str, Any]:
+    """The status of a source. ``attributes``: (type, source) of its events; ``deployed`` where it is not simply so."""
+    if problem is not None:
+        deployed = Condition("Deployed", "False", "InvalidSource", problem)
+    if sink.url is None:
+        provided = Condition("SinkProvided", "False", "NotFound", sink.reason)
+    else:
+        provided = Condition("SinkProvided", "True")
+    oidc = Condition("OIDCIdentityCreated", "True", "authentication-oidc feature disabled")
+    status = _status(source, [deployed or Condition("Deployed", "True"), oidc, provided], now)
+    status["ceAttributes"] = [{"type": type_, "source": where} for type_, where in attributes]
+    if sink.url is not None:
+        status["sinkUri"] = sink.url
+    return status
+
+
 Objects = Sequence[Mapping[str, Any]]
 
 
