@@ -144,7 +144,7 @@ class Pings:
             known = self._clocks.get(uid)
             if known is None or known[:2] != (ping, hub):
                 await self._end(uid)
-                task = self._tasks.spawn(self._run(ping, hub), f"{namespace}/{name}")
+                task = self._tasks.spawn(self._run(ping, hub, world.now()), f"{namespace}/{name}")
                 self._clocks[uid] = (ping, hub, task)
         except BadInput as error:
             problem = error.message
@@ -164,9 +164,9 @@ class Pings:
             known[2].cancel()
             await asyncio.wait([known[2]])
 
-    async def _run(self, ping: Ping, hub: Hub) -> None:
+    async def _run(self, ping: Ping, hub: Hub, seen: float) -> None:
         world = self._world
-        last = await self._begin(ping)
+        last = await self._begin(ping, seen)
         while True:
             now = world.now()
             found = due(ping.schedule, last, now, ping.catch_up)
@@ -188,14 +188,14 @@ class Pings:
             wait = LONGEST_SLEEP if following is None else following - world.now()
             await asyncio.sleep(min(max(wait, 0.0), LONGEST_SLEEP))
 
-    async def _begin(self, ping: Ping) -> float:
-        """Up to when ticks are known to be sent."""
+    async def _begin(self, ping: Ping, seen: float) -> float:
+        """Up to when ticks are known to be sent. ``seen``: when the source was first seen as it is now."""
         found = await self._world.log.cursor(_cursor(ping.uid))
         if found is None:
             return ping.since
         cursor = json.loads(found)
         # Under a new schedule nothing was missed before it was given.
-        return float(cursor["last"]) if cursor["plan"] == ping.plan else self._world.now()
+        return float(cursor["last"]) if cursor["plan"] == ping.plan else seen
 
 
 def _cursor(uid: str) -> str:
