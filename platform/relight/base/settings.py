@@ -87,6 +87,8 @@ class Settings:
     """The node cache, shared by all functions of the machine."""
     functions: Path | None = None
     """The folder that holds the functions named by ``RELIGHT_FUNCTION`` (image ``relight``); None: there are none."""
+    schemas: Path | None = None
+    """The folder of JSON Schemas (``TYPE.json``) for Brokers that validate; None: only where they name one."""
     host: str = "127.0.0.1"
     """Listeners' address. Local mode listens on loopback only; there is no setting to change it."""
     api_port: int = 8443
@@ -118,6 +120,8 @@ class Settings:
         }
         if environ.get("RELIGHT_FUNCTIONS"):
             values["functions"] = Path(environ["RELIGHT_FUNCTIONS"]).resolve()
+        if environ.get("RELIGHT_SCHEMAS"):
+            values["schemas"] = Path(environ["RELIGHT_SCHEMAS"]).resolve()
         for name in ("api_port", "functions_port", "broker_port"):
             given = overrides.pop(name, None)
             raw = environ.get(f"RELIGHT_{name.upper()}") if given is None else given

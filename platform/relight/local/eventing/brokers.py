@@ -24,11 +24,13 @@ class Brokers:
         world = self._world
         if obj is None:
             world.table.remove_hub((namespace, name))
+            world.validation.forget((namespace, name))
             return
         world.table.add_hub((namespace, name))
+        unchecked = world.validation.set((namespace, name), obj["metadata"].get("annotations") or {})
         sink = ((obj.get("spec") or {}).get("delivery") or {}).get("deadLetterSink")
         url = world.hub_url(namespace, name)
-        status = statuses.of_broker(obj, url, world.address(namespace, sink), world.stamp())
+        status = statuses.of_broker(obj, url, world.address(namespace, sink), world.stamp(), unchecked=unchecked)
         world.store.set_status(kind, namespace, name, status)
 
     async def stop(self) -> None:

@@ -13,6 +13,7 @@ from relight.base.errors import Overloaded
 from relight.base.tasks import Tasks
 from relight.local.eventing.addressing import Addresses
 from relight.local.eventing.brokers import Brokers, Triggers
+from relight.local.eventing.catalogue import Validation
 from relight.local.eventing.channels import Channels, Subscriptions
 from relight.local.eventing.dispatch import Dispatcher
 from relight.local.eventing.flows import Flows
@@ -44,7 +45,8 @@ class _Key:
 
 
 class Eventing:
-    """The brokers of one machine. ``now`` gives seconds since 1970; ``token`` lets people look inside."""
+    """The brokers of one machine. ``now`` gives seconds since 1970; ``token`` lets people look inside;
+    ``schemas`` is where Brokers that validate find what is valid, unless they say otherwise."""
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class Eventing:
         event_limit: int = EVENT_LIMIT,
         limits: Limits | None = None,
         token: str | None = None,
+        schemas: Path | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -62,6 +65,7 @@ class Eventing:
         self._recorder = Recorder(store, "relight-broker")
         table = Table()
         addresses = Addresses(store, self.broker_url)
+        validation = Validation(schemas, now)
         self._tasks = Tasks("eventing")
         self._queue: Queue[_Key] | None = None
         self.log = EventLog(path, limits)
@@ -73,6 +77,7 @@ class Eventing:
             addresses.url,
             self.broker_url,
             on_warning=self._warn,
+            check=validation.check,
             strict=strict,
             now=now,
         )
@@ -84,7 +89,18 @@ class Eventing:
             strict=strict,
         )
         outlets = Outlets(self.dispatcher, table)
-        world = World(store, self.log, table, self.dispatcher, addresses, outlets, self._recorder, self.broker_url, now)
+        world = World(
+            store,
+            self.log,
+            table,
+            self.dispatcher,
+            addresses,
+            outlets,
+            validation,
+            self._recorder,
+            self.broker_url,
+            now,
+        )
         self._reconcilers: dict[Kind, Reconciler] = {
             kind: one
             for one in (

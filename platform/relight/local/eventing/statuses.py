@@ -30,8 +30,10 @@ def _status(obj: Mapping[str, Any], conditions: list[Condition], now: str) -> di
     }
 
 
-def of_broker(broker: Mapping[str, Any], url: str, sink: Address | None, now: str) -> dict[str, Any]:
-    """The status of a Broker whose ingress listens at ``url``."""
+def of_broker(
+    broker: Mapping[str, Any], url: str, sink: Address | None, now: str, *, unchecked: str | None = None
+) -> dict[str, Any]:
+    """The status of a Broker whose ingress listens at ``url``. ``unchecked``: why it cannot validate as asked."""
     conditions = [
         Condition("Addressable", "True"),
         _sink(sink, info=True),
@@ -40,6 +42,8 @@ def of_broker(broker: Mapping[str, Any], url: str, sink: Address | None, now: st
         Condition("IngressReady", "True"),
         Condition("TriggerChannelReady", "True"),
     ]
+    if unchecked is not None:
+        conditions.append(Condition("ValidationReady", "False", "NoSchemas", unchecked, info=True))
     status = _status(broker, conditions, now) | {"address": {"name": "http", "url": url}}
     if sink is not None and sink.url:
         status["deadLetterSinkUri"] = sink.url

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from relight.local.eventing.addressing import Address, Addresses
+from relight.local.eventing.catalogue import Validation
 from relight.local.eventing.dispatch import Dispatcher
 from relight.local.eventing.log import EventLog
 from relight.local.eventing.outlets import Outlets
@@ -28,6 +29,7 @@ class World:
     dispatcher: Dispatcher
     addresses: Addresses
     outlets: Outlets
+    validation: Validation
     recorder: Recorder
     hub_url: Callable[[str, str], str]
     """(namespace, hub) → where events for it are posted."""
