@@ -52,7 +52,7 @@ $(VENV)/.run: $(BIN)/python platform/pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.run
 	@echo "installing what the tests need"
-	@$(PIP) --editable './platform[onnx,flask,retrieval,local,demo,dev]'
+	@$(PIP) --editable './platform[onnx,flask,retrieval,local,brokers,demo,dev]'
 	@touch $@
 
 clean:

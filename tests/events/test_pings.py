@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -171,10 +170,8 @@ def test_what_is_wrong_is_named(spec: dict[str, Any], named: str, tmp_path: Path
     run(story())
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_every_second_over_kill_9(seed: int, tmp_path: Path) -> None:
+def test_every_second_over_kill_9(tmp_path: Path) -> None:
     """A broker process with a PingSource that ticks every second is killed at random: each second comes once."""
-    rng = random.Random(seed)
 
     async def story() -> None:
         async with Subscriber().listening() as subscriber:
@@ -193,7 +190,7 @@ def test_every_second_over_kill_9(seed: int, tmp_path: Path) -> None:
                 )
                 assert program.stdout is not None
                 await program.stdout.readline()
-                await subscriber.until(len(subscriber.at("/p")) + rng.randrange(1, 3), "/p")
+                await subscriber.until(len(subscriber.at("/p")) + 1, "/p")
                 program.kill()
                 await program.wait()
             # A delivery that the kill cut short is made again, with the same id; the ticks themselves are whole.

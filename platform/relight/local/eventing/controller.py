@@ -23,6 +23,8 @@ from relight.local.eventing.log import EventLog, Limits
 from relight.local.eventing.outlets import Outlets
 from relight.local.eventing.pinging import Pings
 from relight.local.eventing.sending import Sender
+from relight.local.eventing.sources.feeding import Sources
+from relight.local.eventing.sources.redis import RedisStreams
 from relight.local.eventing.triggers import Subscription, Table
 from relight.local.eventing.world import Reconciler, World
 from relight.local.kube import kinds
@@ -110,6 +112,7 @@ class Eventing:
                 Subscriptions(world),
                 Flows(world),
                 Pings(world),
+                Sources(world, (RedisStreams(),)),
             )
             for kind in one.kinds
         }
@@ -134,7 +137,7 @@ class Eventing:
             raise
         self._base = f"http://{host}:{bound}"
         self._queue = Queue("eventing", self._look, self._tasks)
-        watches = [(kind, self._store.watch(kind)) for kind in (*self._reconcilers, kinds.SERVICE)]
+        watches = [(kind, self._store.watch(kind)) for kind in (*self._reconcilers, kinds.SERVICE, kinds.SECRET)]
         # Everything is known before deliveries go on: what is pending for a Trigger that is not there is dropped.
         for kind in self._reconcilers:
             for obj in self._store.list(kind)[0]:
@@ -194,7 +197,8 @@ class Eventing:
             self._recorder.record(trigger, "Warning", reason, message)
 
 
-_REFERRING = (kinds.TRIGGER, kinds.SUBSCRIPTION, kinds.PING_SOURCE)
+_SOURCES = (kinds.PING_SOURCE, kinds.REDIS_STREAM_SOURCE)
+_REFERRING = (kinds.TRIGGER, kinds.SUBSCRIPTION, *_SOURCES)
 _AFFECTED: dict[Kind, tuple[Kind, ...]] = {
     kinds.SERVICE: (*_REFERRING, kinds.BROKER),
     kinds.BROKER: _REFERRING,
@@ -203,6 +207,7 @@ _AFFECTED: dict[Kind, tuple[Kind, ...]] = {
     kinds.SEQUENCE: _REFERRING,
     kinds.PARALLEL: _REFERRING,
     kinds.SUBSCRIPTION: (kinds.SEQUENCE, kinds.PARALLEL),
+    kinds.SECRET: _SOURCES,
 }
 """What has to be looked at when an object of a kind has changed."""
 

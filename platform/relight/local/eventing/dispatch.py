@@ -38,6 +38,9 @@ Warn = Callable[[Subscription, str, str], None]
 Check = Callable[[Hub, Event], None]
 """Raises BadInput for an event that a hub does not take."""
 
+Poison = tuple[Hub, str, Sequence[tuple[Event, str]]]
+"""The hub, the Trigger whose dead letters they become, and the events, each with the reason."""
+
 BACKLOG = 100_000
 """Deliveries that may be pending in all; more are refused at the door (503)."""
 FRESH_BYTES = 32 * 2**20
@@ -165,8 +168,12 @@ class Dispatcher:
         events: Sequence[Event],
         headers: Iterable[tuple[str, str]] = (),
         cursor: tuple[str, str] | None = None,
+        poison: Poison | None = None,
     ) -> None:
-        """Accept events for a hub, all or none; ``cursor``: how far their source has come, in the same commit."""
+        """Accept events for a hub, all or none; ``cursor``: how far their source has come, in the same commit.
+
+        ``poison`` is what cannot be delivered: dead letters from the start, in the same commit.
+        """
         if not self._open:
             raise NotReady("the broker is starting or stopping", retry_after=1.0)
         if not self._table.has_hub(hub):
@@ -182,11 +189,21 @@ class Dispatcher:
             self._check(hub, event)
             incoming.append(self.incoming(hub, event, ttl, passed))
         wanted = [one for one in incoming if one.triggers]
-        seqs = await self._log.accept_all(wanted, cursor) if wanted or cursor else []
+        dead = self._poisoned(poison)
+        seqs = await self._log.accept_all(wanted, cursor, dead) if wanted or cursor or dead else []
         for one in incoming:
             self.offer(one)
         for seq, one in zip(seqs, wanted, strict=True):
             self.enqueue(seq, one)
+
+    def _poisoned(self, poison: Poison | None) -> list[tuple[Incoming, str]]:
+        if poison is None:
+            return []
+        hub, uid, events = poison
+        for _, reason in events:
+            log.warning("event.poisoned hub=%s reason=%s: it is a dead letter", "/".join(hub), reason)
+            self.metrics.count("dead", hub[0], hub[1])
+        return [(Incoming(*hub, event, (uid,), received=self._now()), reason) for event, reason in events]
 
     def check(self, hub: Hub, event: Event) -> None:
         """Raise NotFound or BadInput for a reply that a hub cannot take."""

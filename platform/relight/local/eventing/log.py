@@ -95,8 +95,17 @@ class EventLog:
         """Store an event with its deliveries; its sequence number once it is on disk. Overloaded when too many wait."""
         return (await self.accept_all([incoming]))[0]
 
-    async def accept_all(self, incoming: Sequence[Incoming], cursor: tuple[str, str] | None = None) -> list[int]:
-        """Store events, all or none, and with them how far their source has come (``cursor``: its name, the value)."""
+    async def accept_all(
+        self,
+        incoming: Sequence[Incoming],
+        cursor: tuple[str, str] | None = None,
+        dead: Sequence[tuple[Incoming, str]] = (),
+    ) -> list[int]:
+        """Store events, all or none; their sequence numbers.
+
+        With them, how far their source has come (``cursor``: its name, the value), and what is ``dead`` from the start,
+        with the reason.
+        """
         size = sum(one.size for one in incoming)
         count = len(incoming)
         if self._waiting + count > WAITING or self._waiting_bytes + size > WAITING_BYTES:
@@ -105,6 +114,11 @@ class EventLog:
         def run(database: sqlite3.Connection) -> list[int]:
             if cursor is not None:
                 database.execute("INSERT OR REPLACE INTO cursors VALUES (?, ?)", cursor)
+            for one, reason in dead:
+                database.execute(
+                    "UPDATE deliveries SET dead = 1, reason = ? WHERE event = ?",
+                    (reason[:REASON_LENGTH], one.insert(database)),
+                )
             return [one.insert(database) for one in incoming]
 
         self._waiting += count

@@ -119,6 +119,9 @@ SUBSCRIPTION = _eventing(
     "messaging", "v1", "Subscription", "subscriptions", "sub", also=("messaging",), treatment="acted"
 )
 PING_SOURCE = _eventing("sources", "v1", "PingSource", "pingsources", also=("sources",), treatment="acted")
+REDIS_STREAM_SOURCE = _eventing(
+    "sources", "v1alpha1", "RedisStreamSource", "redisstreamsources", also=("eventing", "sources"), treatment="acted"
+)
 
 _ACTED = (
     NAMESPACE,
@@ -140,6 +143,7 @@ _ACTED = (
     IN_MEMORY_CHANNEL,
     SUBSCRIPTION,
     PING_SOURCE,
+    REDIS_STREAM_SOURCE,
 )
 
 _SOURCES = ("eventing", "sources")
@@ -163,7 +167,6 @@ _INERT = (
         also=(*_SOURCES, "importers"),
         treatment="inert",
     ),
-    _eventing("sources", "v1alpha1", "RedisStreamSource", "redisstreamsources", also=_SOURCES, treatment="inert"),
     _eventing("eventing", "v1alpha1", "KafkaSink", "kafkasinks", also=("eventing",), treatment="inert"),
     _eventing("sinks", "v1alpha1", "RedisStreamSink", "redisstreamsinks", also=("eventing", "sink"), treatment="inert"),
     Kind("", "v1", "Service", "services", short_names=("svc",), categories=_ALL, treatment="inert"),
