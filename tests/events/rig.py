@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from relight.wire import cloudevents
 from relight.wire.cloudevents import Event
 from relight.wire.http import Headers
 
-DEADLINE = 15.0
+DEADLINE = 30.0
 FAST = {"retry": 3, "backoffPolicy": "linear", "backoffDelay": "PT0.01S"}
 
 Handler = Callable[["Received"], Awaitable[web.Response] | web.Response]
@@ -95,7 +96,7 @@ class Machine:
     """An ``Eventing`` on a store with a broker ``default/rec``."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
-        self.store = ObjectStore.open(folder / "objects.db")
+        self.store = ObjectStore.open(folder / "objects.db", now=options.get("now", time.time))
         self.eventing = Eventing(self.store, folder / "events.db", **options)
         self.session: aiohttp.ClientSession
         self.url = ""
@@ -148,6 +149,19 @@ class Machine:
             f"{self.url}/default/{broker}", data=body, headers=dict(items) | headers
         ) as response:
             return response.status
+
+    async def post_batch(self, events: list[Event], broker: str = "rec") -> int:
+        items, body = cloudevents.encode_batch(events)
+        async with self.session.post(f"{self.url}/default/{broker}", data=body, headers=dict(items)) as response:
+            return response.status
+
+    async def annotate(self, trigger: str, **annotations: str) -> None:
+        """Replace a Trigger's annotations; returns when the broker has seen it."""
+        old = self.store.get(kinds.TRIGGER, "default", trigger)
+        assert old is not None
+        self.store.update(kinds.TRIGGER, {**old, "metadata": {**old["metadata"], "annotations": annotations}})
+        await asyncio.sleep(0)
+        await self.eventing.idle()
 
     async def settled(self) -> None:
         """Wait until nothing is pending, in the lanes and in the log."""

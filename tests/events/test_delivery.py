@@ -100,3 +100,8 @@ def test_a_dead_letter_carries_a_bounded_reason() -> None:
     data = base64.b64decode(str(letter.get("knativeerrordata")))
     assert data.startswith("boom é\nline2".encode())
     assert len(data) == delivery.ERROR_BYTES
+
+
+@pytest.mark.parametrize(("random01", "want"), [(0.0, 10.0), (0.5, 11.0), (1.0, 12.0)])
+def test_jitter_only_ever_adds(random01: float, want: float) -> None:
+    assert delivery.jittered(10.0, random01) == want

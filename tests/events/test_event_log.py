@@ -16,8 +16,9 @@ from events.rig import Machine, Subscriber, reply, run
 
 from relight.base.errors import NoSpace, NotReady, Overloaded, PlatformError
 from relight.local.eventing import log as log_module
-from relight.local.eventing.log import EventLog
-from relight.local.eventing.records import Incoming, Letter
+from relight.local.eventing.hops import Hop
+from relight.local.eventing.log import EventLog, Limits
+from relight.local.eventing.records import Incoming, Letter, Stored
 from relight.local.kube import kinds
 from relight.wire.cloudevents import Event
 
@@ -160,7 +161,7 @@ def test_an_event_leaves_with_its_last_delivery(tmp_path: Path) -> None:
         ]
         await log.postpone(seq, "u3", 2, 9.0, "answered 503")
         assert [(one.attempt, one.due) for one in await log.pending() if one.trigger == "u3"] == [(2, 9.0)]
-        await log.bury(seq, "u2", 500, "gave up")
+        await log.bury(seq, "u2", 500, "gave up", name="default/t", at=5.0)
         next_seq = await log.settle(seq, "u3", incoming("2", "u1"))
         assert next_seq is not None
         assert next_seq > seq
@@ -242,5 +243,104 @@ def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
         await log.start()
         await log.stop()
         assert (tmp_path / "events.db").stat().st_mode & 0o777 == 0o600
+
+    run(story())
+
+
+FORMAT_1 = """
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, namespace TEXT NOT NULL, broker TEXT NOT NULL, received REAL NOT NULL,
+    id TEXT NOT NULL, source TEXT NOT NULL, type TEXT NOT NULL, attributes BLOB NOT NULL, data BLOB,
+    implied_json INTEGER NOT NULL, headers BLOB NOT NULL);
+CREATE TABLE deliveries (
+    event INTEGER NOT NULL, trigger TEXT NOT NULL, dead INTEGER NOT NULL DEFAULT 0, attempt INTEGER NOT NULL DEFAULT 0,
+    due REAL NOT NULL, reason TEXT, destination TEXT, status INTEGER, answer BLOB,
+    PRIMARY KEY (event, trigger)) WITHOUT ROWID;
+CREATE INDEX deliveries_by_trigger ON deliveries (trigger, event);
+INSERT INTO events
+    VALUES (7, 'default', 'rec', 5.0, 'e1', '/s', 't', '{"subject":"s"}', 'x', 0, '[["traceparent","00"]]');
+INSERT INTO deliveries (event, trigger, due) VALUES (7, 'u1', 5.0);
+INSERT INTO deliveries (event, trigger, dead, due, reason) VALUES (7, 'u2', 1, 6.0, 'gave up');
+PRAGMA user_version=1;
+"""
+
+
+def test_an_older_file_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "events.db"
+    database = sqlite3.connect(path)
+    database.executescript(FORMAT_1)
+    database.close()
+
+    async def story() -> None:
+        for _ in range(2):
+            log = EventLog(path)
+            await log.start()
+            stored = await log.event(7)
+            assert stored is not None
+            assert (stored.event.id, stored.event.get("subject"), stored.headers) == (
+                "e1",
+                "s",
+                (("traceparent", "00"),),
+            )
+            assert [(one.id, one.reason) for one in await log.dead()] == [("e1", "gave up")]
+            assert [one.trigger for one in await log.pending()] == ["u1"]
+            await log.postpone(7, "u1", 1, 9.0, "answered 503")
+            await log.stop()
+
+    run(story())
+
+
+def test_whatever_of_the_last_write_is_torn_what_was_acknowledged_stays(tmp_path: Path) -> None:
+    """The write-ahead log is cut at offsets behind the last acknowledged commit: a crash in the midst of the next."""
+    path, wal = tmp_path / "events.db", tmp_path / "events.db-wal"
+
+    async def story() -> None:
+        log = EventLog(path)
+        await log.start()
+        for number in range(20):
+            await log.accept(incoming(str(number), "u1", data=b"x" * 700))
+        acknowledged = wal.stat().st_size
+        await log.accept_all([incoming(f"late-{number}", "u1", data=b"x" * 700) for number in range(5)])
+        base, whole = path.read_bytes(), wal.read_bytes()
+        await log.stop()
+        assert len(whole) > acknowledged
+        cuts = {*range(acknowledged, len(whole), 211), len(whole)}
+        # And around the border of every frame (24 bytes and a page), where a torn write is most alike to a whole one.
+        for at in range(acknowledged, len(whole) + 1, 24 + 4096):
+            cuts |= {at - 1, at, at + 1, at + 24} & set(range(acknowledged, len(whole) + 1))
+        torn = tmp_path / "torn"
+        torn.mkdir()
+        for cut in sorted(cuts):
+            for old in torn.iterdir():
+                old.unlink()
+            (torn / "events.db").write_bytes(base)
+            (torn / "events.db-wal").write_bytes(whole[:cut])
+            again = EventLog(torn / "events.db")
+            await again.start()
+            ids = {one.id for one in await again.waiting()}
+            await again.stop()
+            assert {str(number) for number in range(20)} <= ids, cut
+            # The commit behind it is there as a whole or not at all.
+            assert len(ids) in (20, 25), cut
+
+    run(story())
+
+
+def test_hops_are_bounded(tmp_path: Path) -> None:
+    async def story() -> None:
+        log = EventLog(tmp_path / "events.db", Limits(hops=100))
+        await log.start()
+        events = [incoming(str(number), "u1") for number in range(600)]
+        settling = []
+        for seq, event in zip(await log.accept_all(events), events, strict=True):
+            stored = Stored.of(seq, event)
+            hop = Hop.of(stored, "u1", "default/t", began=1.0, ended=2.0, attempts=1, outcome="done")
+            settling.append(log.settle(seq, "u1", hop=hop))
+        await asyncio.gather(*settling)
+        (kept,) = await log._do(lambda database: database.execute("SELECT count(*) FROM hops").fetchone())
+        assert 100 <= kept < 100 + 256
+        assert [hop.id for hop in (await log.tree("599"))[0]] == ["599"]
+        assert await log.tree("0") == ([], [])
+        await log.stop()
 
     run(story())

@@ -87,6 +87,8 @@ class Settings:
     """The node cache, shared by all functions of the machine."""
     functions: Path | None = None
     """The folder that holds the functions named by ``RELIGHT_FUNCTION`` (image ``relight``); None: there are none."""
+    schemas: Path | None = None
+    """The folder of JSON Schemas (``TYPE.json``) for Brokers that validate; None: only where they name one."""
     host: str = "127.0.0.1"
     """Listeners' address. Local mode listens on loopback only; there is no setting to change it."""
     api_port: int = 8443
@@ -97,6 +99,12 @@ class Settings:
     """Broker ingress. 0: a free port."""
     trace_decisions: Path | None = None
     """Where the autoscaler's decisions are written, as JSON lines; None: nowhere."""
+    dead_letters: int = 10_000
+    """Events that were given up and are kept for ``relight events replay``; the oldest go."""
+    dead_letter_days: int = 30
+    """How long such an event is kept."""
+    event_history: int = 20_000
+    """Deliveries that ``relight events trace`` knows of, and within which a second answer to an event is noticed."""
     log_level: str = "info"
     environ: Mapping[str, str] = field(default_factory=dict)
     """The rest of the environment, for child processes."""
@@ -114,6 +122,8 @@ class Settings:
         }
         if environ.get("RELIGHT_FUNCTIONS"):
             values["functions"] = Path(environ["RELIGHT_FUNCTIONS"]).resolve()
+        if environ.get("RELIGHT_SCHEMAS"):
+            values["schemas"] = Path(environ["RELIGHT_SCHEMAS"]).resolve()
         for name in ("api_port", "functions_port", "broker_port"):
             given = overrides.pop(name, None)
             raw = environ.get(f"RELIGHT_{name.upper()}") if given is None else given
@@ -123,6 +133,14 @@ class Settings:
                 problems.append(Problem(f"RELIGHT_{name.upper()}", f"expected a port from 0 to 65535, got {raw!r}"))
                 continue
             values[name] = int(str(raw))
+        for name in ("dead_letters", "dead_letter_days", "event_history"):
+            raw = environ.get(f"RELIGHT_{name.upper()}")
+            if not raw:
+                continue
+            if not (raw.isascii() and raw.isdecimal() and 0 < int(raw) <= 10_000_000):
+                problems.append(Problem(f"RELIGHT_{name.upper()}", f"expected a whole number above 0, got {raw!r}"))
+                continue
+            values[name] = int(raw)
         level = str(overrides.pop("log_level", None) or environ.get("RELIGHT_LOG_LEVEL") or "info").lower()
         if level not in ("debug", "info", "warning", "error"):
             problems.append(Problem("RELIGHT_LOG_LEVEL", f"expected debug, info, warning or error, got {level!r}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +13,13 @@ import typer
 from relight.base.errors import BadInput, NotFound, PlatformError, Problem
 from relight.base.ids import new_id
 from relight.cli.calls import pieces, request
-from relight.cli.output import Format, print_json
+from relight.cli.inspection import Inspection
+from relight.cli.output import Format, note, print_json
 from relight.cli.target import Context, Kubeconfig, Namespace
+from relight.cli.telling import passing, print_deliveries, trace_lines
 
 command = typer.Typer(
-    help="Send events to a broker.",
+    help="Send events to a broker, and see what becomes of them.",
     rich_markup_mode=None,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
@@ -27,7 +30,180 @@ _TIMEOUT = 30.0
 
 @command.callback()
 def events() -> None:
-    """Send events to a broker."""
+    """Send events to a broker, and see what becomes of them."""
+
+
+_Trigger = Annotated[
+    str | None, typer.Option("--trigger", metavar="NAME", help="Only of this Trigger.", show_default=False)
+]
+_Broker = Annotated[
+    str | None,
+    typer.Option(
+        "--broker", metavar="NAME", help="Only of this broker; channels/NAME is a channel.", show_default=False
+    ),
+]
+_Type = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only of this type.", show_default=False)]
+_Id = Annotated[str | None, typer.Option("--id", metavar="ID", help="Only this event.", show_default=False)]
+_Where = Annotated[
+    str | None,
+    typer.Option("--where", metavar="CESQL", help="Only what an expression says yes to.", show_default=False),
+]
+_Reason = Annotated[
+    str | None,
+    typer.Option("--reason", metavar="TEXT", help="Only where the reason holds this text.", show_default=False),
+]
+_Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="At most so many.")]
+_Output = Annotated[Format, typer.Option("-o", "--output", help="How to print.")]
+
+
+@command.command("ls")
+def ls(
+    trigger: _Trigger = None,
+    broker: _Broker = None,
+    type: _Type = None,
+    id: _Id = None,
+    where: _Where = None,
+    reason: _Reason = None,
+    limit: _Limit = 1000,
+    output: _Output = "table",
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """List the deliveries that are still to do, oldest first."""
+    given = _choice(namespace, broker, trigger, type, id, where, reason) | {"limit": str(limit)}
+    _list(Inspection(kubeconfig, context), given | {"state": "pending"}, output, "nothing waits")
+
+
+@command.command("dlq")
+def dlq(
+    trigger: _Trigger = None,
+    broker: _Broker = None,
+    type: _Type = None,
+    id: _Id = None,
+    where: _Where = None,
+    reason: _Reason = None,
+    limit: _Limit = 1000,
+    discard: Annotated[bool, typer.Option("--discard", help="Drop them for good instead of listing them.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="With --discard: all of them, without a filter.")] = False,
+    output: _Output = "table",
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """List the dead letters: deliveries that were given up, with the reason, newest first.
+
+    Those that a dead-letter sink of yours took are not here.
+    """
+    given = _choice(namespace, broker, trigger, type, id, where, reason) | {"limit": str(limit)}
+    inspection = Inspection(kubeconfig, context)
+    if not discard:
+        _list(inspection, given | {"state": "dead"}, output, "there are no dead letters")
+        return
+    _need_filter(given, everything, "--discard")
+    answer = inspection.post("discard", given)
+    print_json(answer) if output == "json" else print(f"{answer['discarded']} dead letters discarded")
+
+
+@command.command("replay")
+def replay(
+    trigger: _Trigger = None,
+    broker: _Broker = None,
+    type: _Type = None,
+    id: _Id = None,
+    where: _Where = None,
+    reason: _Reason = None,
+    limit: _Limit = 10_000,
+    everything: Annotated[bool, typer.Option("--all", help="All of them, without a filter.")] = False,
+    output: _Output = "table",
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Deliver dead letters again, to the Triggers that had given them up.
+
+    \b
+    relight events replay --trigger ocr --where "type = 'page.scanned'"
+    """
+    given = _choice(namespace, broker, trigger, type, id, where, reason) | {"limit": str(limit)}
+    _need_filter(given, everything, "replay")
+    answer = Inspection(kubeconfig, context).post("replay", given)
+    if output == "json":
+        print_json(answer)
+        return
+    print(f"{answer['replayed']} dead letters are delivered again")
+    if answer["without_trigger"]:
+        note(f"{answer['without_trigger']} more stay: their Trigger is gone")
+
+
+@command.command("tail")
+def tail(
+    broker: _Broker = None,
+    type: _Type = None,
+    id: _Id = None,
+    where: _Where = None,
+    output: _Output = "table",
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Print the events that pass from now on, replies included, until Ctrl-C; -o json prints one per line."""
+    given = _choice(namespace, broker, None, type, id, where, None)
+    with Inspection(kubeconfig, context).lines("tail", given) as rows:
+        for row in rows:
+            print(json.dumps(row, ensure_ascii=False) if output == "json" else passing(row), flush=True)
+
+
+@command.command("trace")
+def trace(
+    id: Annotated[str, typer.Argument(metavar="ID", help="An event's id, or a trace id (of a traceparent).")],
+    output: _Output = "table",
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Print what became of an event: every hop with its times, waits and tries, and the replies that followed."""
+    answer = Inspection(kubeconfig, context).get(f"trace/{id}", {})
+    if output == "json":
+        print_json(answer)
+        return
+    for line in trace_lines(answer["events"], time.time()):
+        print(line)
+
+
+def _choice(
+    namespace: str | None,
+    broker: str | None,
+    trigger: str | None,
+    type_: str | None,
+    id_: str | None,
+    where: str | None,
+    reason: str | None,
+) -> dict[str, str | None]:
+    return {
+        "namespace": namespace,
+        "broker": broker,
+        "trigger": trigger,
+        "type": type_,
+        "id": id_,
+        "where": where,
+        "reason": reason,
+    }
+
+
+def _need_filter(given: dict[str, str | None], everything: bool, what: str) -> None:
+    """What cannot be taken back is not done to everything by an oversight."""
+    if not everything and not any(value for name, value in given.items() if name != "limit"):
+        raise BadInput(f"{what} needs a filter, such as --trigger NAME, or --all")
+
+
+def _list(inspection: Inspection, given: dict[str, str | None], output: Format, nothing: str) -> None:
+    rows = inspection.get("deliveries", given)["deliveries"]
+    if output == "json":
+        print_json(rows)
+    elif rows:
+        print_deliveries(rows, time.time())
+    else:
+        note(nothing)
 
 
 @command.command()

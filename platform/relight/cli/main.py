@@ -57,7 +57,7 @@ COMMANDS = (
     Command("convert", "relight.cli.convert", "Turn manifests of other platforms into relight's.", _OBJECTS),
     Command("model", "relight.cli.model", "Push and pull models, make them smaller or quicker.", _MODELS),
     Command("cache", "relight.cli.cache", "See and fill the cache of models on this node.", _MODELS),
-    Command("events", "relight.cli.events", "Send events to a broker.", _MODELS),
+    Command("events", "relight.cli.events", "Send events, and see what becomes of them.", _MODELS),
 )
 
 _OVERVIEW = """usage: relight COMMAND [OPTIONS] [ARGUMENTS]

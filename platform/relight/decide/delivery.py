@@ -94,6 +94,11 @@ def backoff(policy: Retry, attempt: int) -> float:
     return min(LONGEST_WAIT, policy.delay * 2.0 ** min(attempt, 64))
 
 
+def jittered(seconds: float, random01: float) -> float:
+    """A wait made up to a fifth longer, so that what failed together does not come back together; never shorter."""
+    return seconds * (1.0 + 0.2 * random01)
+
+
 def wait(policy: Retry, attempt: int, status: int | None, retry_after: str | None, now: float) -> float:
     """Seconds until the next attempt: the backoff, or what a 429 or 503 asked for if that is longer and allowed.
 

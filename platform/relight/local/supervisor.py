@@ -15,6 +15,7 @@ from relight.base.settings import Settings
 from relight.base.tasks import Tasks
 from relight.local.backing import Backing
 from relight.local.eventing.controller import Eventing
+from relight.local.eventing.log import Limits
 from relight.local.kube.api import ApiServer
 from relight.local.kube.store import ObjectStore
 from relight.local.lock import FolderLock
@@ -55,10 +56,11 @@ class Platform:
         recorder = Recorder(self._store)
         self._backing = Backing(home.services, home.logs)
         self._serving = Serving(settings, self._store, self._backing, recorder, self._registry, self._tasks, base)
-        self._eventing = Eventing(self._store, home.events)
+        pki = tls.ensure(home.pki)
+        limits = Limits(settings.dead_letters, settings.dead_letter_days * 86400.0, settings.event_history)
+        self._eventing = Eventing(self._store, home.events, limits=limits, token=pki.token(), schemas=settings.schemas)
         broker_port = await self._eventing.start(settings.host, settings.broker_port)
         await self._serving.start(functions)
-        pki = tls.ensure(home.pki)
         self._api = ApiServer(self._store, pki, pod_logs=self._serving.pods.read_log)
         api_port = await self._api.start(settings.host, settings.api_port)
         self._addresses = {

@@ -17,6 +17,8 @@ MAX_BODY = 64 * 2**20
 """Bytes of one request's body; a batch of large images fits, a forgotten upload does not."""
 LOAD_WAIT = 60.0
 """Seconds that a request waits for its model to be fetched and loaded: a large one from object storage fits."""
+DEDUP_TTL = 3600
+"""Seconds; longer than Knative's ten retries (0.2 s doubling: 205 s in all) and a cold start or two."""
 QUEUE_LIMIT = 256
 """Requests that wait in one process; more are refused with Retry-After. Two seconds of work at 8 ms each."""
 
@@ -38,6 +40,8 @@ class FunctionSettings:
     """Bytes that the node cache may take; None: as much as the disk has."""
     keys: Keys = field(default_factory=Keys)
     """For weights that are stored encrypted."""
+    dedup_ttl: int = DEDUP_TTL
+    """Seconds that an event's answer is kept for whoever sends the event again."""
     max_body: int = MAX_BODY
     queue_limit: int = QUEUE_LIMIT
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
@@ -108,6 +112,7 @@ class FunctionSettings:
             revalidate=environ.get("RELIGHT_REVALIDATE") or "background",
             cache_limit=limit(),
             keys=keys(),
+            dedup_ttl=number("RELIGHT_DEDUP_SECONDS", DEDUP_TTL) or DEDUP_TTL,
             max_body=number("RELIGHT_MAX_BODY_BYTES", MAX_BODY) or MAX_BODY,
             queue_limit=number("RELIGHT_QUEUE_LIMIT", QUEUE_LIMIT) or QUEUE_LIMIT,
             default_max_batch_size=number("RELIGHT_DEFAULT_MAX_BATCH_SIZE", None) or DEFAULT_MAX_BATCH_SIZE,

@@ -13,6 +13,7 @@ from relight.base.errors import Failed, LoadFailed, NotFound, NotReady, RelightE
 from relight.runtime import endpoints, loader
 from relight.runtime.catalogue import Catalogue, Sole
 from relight.runtime.context import FunctionSettings
+from relight.runtime.dedup import Dedup
 from relight.runtime.function import Function
 from relight.runtime.lifecycle import Lifecycle, Listener, State
 from relight.runtime.metrics import Metrics
@@ -47,6 +48,7 @@ class Engine:
         self.lifecycle = Lifecycle()
         self.timeline = timeline or Timeline()
         self.metrics = Metrics(self._queued)
+        self.dedup = Dedup(settings.dedup_ttl, on_replay=self.metrics.replayed.inc)
         self._source = source
         self._function: Function | None = None
         self._models: Catalogue | None = None

@@ -6,7 +6,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -52,6 +52,9 @@ class Metrics(Collector):
         self._rows = _Buckets("relight_batch_rows", "Rows of one run of the model", _ROWS)
         self._wait = _Buckets("relight_batch_wait_seconds", "What the first request of a run waited", _SECONDS)
         self._run = _Buckets("relight_batch_run_seconds", "One run of the model", _SECONDS)
+        self.replayed = Counter(
+            "relight_event_answers_replayed", "Events answered without a run of their own", registry=self.registry
+        )
         self._in_flight = 0
         self._lock = threading.Lock()
         self.registry.register(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -79,3 +79,30 @@ def chained(first: Future[_T], then: Callable[[_T], Response | Waiting], undo: C
 
 def _raise(error: BaseException) -> Response:
     raise error
+
+
+def as_is(response: Response) -> Response:
+    """``finish`` of work whose result is the response."""
+    return response
+
+
+def as_future(answer: Response | Waiting) -> Future[Response]:
+    """One future of the response itself; giving it up gives up the work, where that has not begun."""
+    if isinstance(answer, Waiting) and answer.finish is as_is:
+        return answer.future
+    whole: Future[Response] = Future()
+    if isinstance(answer, Response):
+        whole.set_result(answer)
+        return whole
+
+    def ended(inner: Future[Any]) -> None:
+        try:
+            settle(whole, answer.finish(inner.result()))
+        except CancelledError:
+            whole.cancel()
+        except BaseException as error:  # an author's sys.exit, carried here by the future
+            settle(whole, error=error)
+
+    whole.add_done_callback(lambda whole: answer.future.cancel() if whole.cancelled() else None)
+    answer.future.add_done_callback(ended)
+    return whole

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from relight.local.eventing.naming import CHANNELS, hub_name
 from relight.local.kube import kinds
 from relight.local.kube.kinds import Kind
 from relight.local.kube.store import ObjectStore
 
+_BROKER_INGRESS = ("broker-ingress", "knative-eventing")
+_CHANNEL_HOST = "-kn-channel"
 _CLUSTER_DOMAINS = (".svc.cluster.local", ".svc")
 
 
@@ -23,11 +26,11 @@ class Address:
 
 
 class Addresses:
-    """Resolves destinations by what the store holds now: Services by their URL, Brokers by their ingress."""
+    """Resolves destinations by what the store holds now: Services by their URL, hubs by their ingress."""
 
-    def __init__(self, store: ObjectStore, broker_url: Callable[[str, str], str]) -> None:
+    def __init__(self, store: ObjectStore, hub_url: Callable[[str, str], str]) -> None:
         self._store = store
-        self._broker_url = broker_url
+        self._hub_url = hub_url
 
     def url(self, namespace: str, destination: Mapping[str, Any]) -> str | None:
         return self.find(namespace, destination).url
@@ -51,8 +54,8 @@ class Addresses:
         found = self._store.get(kind, namespace, name)
         if found is None:
             return Address(None, f'failed to get object {namespace}/{name}: {kind.resource} "{name}" not found')
-        if kind == kinds.BROKER:
-            return Address(self._broker_url(namespace, name))
+        if kind == kinds.BROKER or kind in CHANNELS:
+            return Address(self._hub_url(namespace, hub_name(kind, name)))
         return self._addressable(kind, namespace, name, found)
 
     def _addressable(self, kind: Kind, namespace: str, name: str, found: Mapping[str, Any]) -> Address:
@@ -70,6 +73,11 @@ class Addresses:
         for domain in _CLUSTER_DOMAINS:
             if parts.hostname.endswith(domain):
                 name, _, namespace = parts.hostname.removesuffix(domain).partition(".")
+                if (name, namespace) == _BROKER_INGRESS:
+                    return Address(self._hub_url(*parts.path.strip("/").partition("/")[::2]))
+                if name.endswith(_CHANNEL_HOST):
+                    hub = hub_name(kinds.IN_MEMORY_CHANNEL, name.removesuffix(_CHANNEL_HOST))
+                    return Address(self._hub_url(namespace, hub))
                 service = self._store.get(kinds.SERVICE, namespace, name)
                 if service is None:
                     return Address(None, f"there is no Service {namespace}/{name} for {uri}")

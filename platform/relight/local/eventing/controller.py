@@ -1,7 +1,4 @@
-"""Brokers and Triggers come alive: the store's objects become the broker's table, and get their status.
-
-``Eventing`` composes the parts: log, ingress, dispatcher and this controller, which is all that knows the store.
-"""
+"""Eventing, composed: log, ingress, dispatcher, and the reconcilers that follow the store's objects."""
 
 from __future__ import annotations
 
@@ -12,19 +9,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relight.base.errors import BadInput, Overloaded
+from relight.base.errors import Overloaded
 from relight.base.tasks import Tasks
-from relight.decide.filters import Filter
-from relight.local.eventing import statuses
 from relight.local.eventing.addressing import Addresses
+from relight.local.eventing.brokers import Brokers, Triggers
+from relight.local.eventing.catalogue import Validation
+from relight.local.eventing.channels import Channels, Subscriptions
 from relight.local.eventing.dispatch import Dispatcher
+from relight.local.eventing.flows import Flows
 from relight.local.eventing.ingress import Ingress
-from relight.local.eventing.log import EventLog
+from relight.local.eventing.inspecting import Inspection
+from relight.local.eventing.log import EventLog, Limits
+from relight.local.eventing.outlets import Outlets
+from relight.local.eventing.pinging import Pings
 from relight.local.eventing.sending import Sender
+from relight.local.eventing.sources.feeding import Sources
+from relight.local.eventing.sources.redis import RedisStreams
 from relight.local.eventing.triggers import Subscription, Table
+from relight.local.eventing.world import Reconciler, World
 from relight.local.kube import kinds
 from relight.local.kube.kinds import Kind
-from relight.local.kube.store import ObjectStore, timestamp
+from relight.local.kube.store import ObjectStore
 from relight.local.reconciling import Queue
 from relight.local.recording import Recorder
 
@@ -32,8 +37,6 @@ log = logging.getLogger("relight.eventing")
 
 EVENT_LIMIT = 2**20
 """Bytes of an event at most, as on Knative's brokers by default."""
-NOTHING = Filter((lambda event: False,))
-"""The filter of a Trigger that cannot be built: what is pending for it is kept, nothing new is added."""
 
 
 @dataclass(frozen=True, order=True)
@@ -44,7 +47,8 @@ class _Key:
 
 
 class Eventing:
-    """The brokers of one machine. ``now`` gives seconds since 1970."""
+    """The brokers of one machine. ``now`` gives seconds since 1970; ``token`` lets people look inside;
+    ``schemas`` is where Brokers that validate find what is valid, unless they say otherwise."""
 
     def __init__(
         self,
@@ -53,30 +57,66 @@ class Eventing:
         *,
         strict: bool = False,
         event_limit: int = EVENT_LIMIT,
+        limits: Limits | None = None,
+        token: str | None = None,
+        schemas: Path | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
-        self._now = now
         self._base = ""
-        self._uids: dict[_Key, str] = {}
         self._recorder = Recorder(store, "relight-broker")
-        self._table = Table()
-        self._addresses = Addresses(store, self.broker_url)
+        table = Table()
+        addresses = Addresses(store, self.broker_url)
+        validation = Validation(schemas, now)
         self._tasks = Tasks("eventing")
         self._queue: Queue[_Key] | None = None
-        self.log = EventLog(path)
+        self.log = EventLog(path, limits)
         self._sender = Sender(event_limit)
         self.dispatcher = Dispatcher(
             self.log,
-            self._table,
+            table,
             self._sender,
-            self._addresses.url,
+            addresses.url,
             self.broker_url,
             on_warning=self._warn,
+            check=validation.check,
             strict=strict,
             now=now,
         )
-        self._ingress = Ingress(self.dispatcher.publish, event_limit)
+        self._ingress = Ingress(
+            self.dispatcher.publish_all,
+            event_limit,
+            inspect=Inspection(self.log, table, self.dispatcher, token).answer,
+            refused=lambda status: self.dispatcher.metrics.count("refused", str(status)),
+            strict=strict,
+        )
+        outlets = Outlets(self.dispatcher, table)
+        world = World(
+            store,
+            self.log,
+            table,
+            self.dispatcher,
+            addresses,
+            outlets,
+            validation,
+            self._recorder,
+            self.broker_url,
+            now,
+        )
+        self._reconcilers: dict[Kind, Reconciler] = {
+            kind: one
+            for one in (
+                Brokers(world),
+                Channels(world),
+                Triggers(world),
+                Subscriptions(world),
+                Flows(world),
+                Pings(world),
+                Sources(world, (RedisStreams(),)),
+            )
+            for kind in one.kinds
+        }
+        """By kind; what is referred to comes before what refers to it."""
 
     def broker_url(self, namespace: str, name: str) -> str:
         """Where events for a broker are posted."""
@@ -97,11 +137,11 @@ class Eventing:
             raise
         self._base = f"http://{host}:{bound}"
         self._queue = Queue("eventing", self._look, self._tasks)
-        watches = [(kind, self._store.watch(kind)) for kind in (kinds.BROKER, kinds.TRIGGER, kinds.SERVICE)]
-        for broker in self._store.list(kinds.BROKER)[0]:
-            await self._look(_key(kinds.BROKER, broker))
-        for trigger in self._store.list(kinds.TRIGGER)[0]:
-            await self._look(_key(kinds.TRIGGER, trigger))
+        watches = [(kind, self._store.watch(kind)) for kind in (*self._reconcilers, kinds.SERVICE, kinds.SECRET)]
+        # Everything is known before deliveries go on: what is pending for a Trigger that is not there is dropped.
+        for kind in self._reconcilers:
+            for obj in self._store.list(kind)[0]:
+                await self._look(_key(kind, obj))
         await self.dispatcher.start()
         self._tasks.spawn(self._queue.run(), "reconcile")
         for kind, watch in watches:
@@ -110,8 +150,11 @@ class Eventing:
 
     async def stop(self) -> None:
         """From the door inward: listener, controller, deliveries; the log last, for the others write to it."""
+        self.dispatcher.taps.end()
         await self._ingress.stop()
         await self._tasks.stop()
+        for one in dict.fromkeys(self._reconcilers.values()):
+            await one.stop()
         await self.dispatcher.stop()
         await self._sender.stop()
         await self.log.stop()
@@ -135,68 +178,38 @@ class Eventing:
     def _changed(self, kind: Kind, obj: dict[str, Any]) -> None:
         assert self._queue is not None
         key = _key(kind, obj)
-        if kind == kinds.TRIGGER:
+        if kind in self._reconcilers:
             self._queue.mark(key)
-            return
-        if kind == kinds.BROKER:
-            self._queue.mark(key)
-        # Whatever has an address may be the subscriber or the sink of any Trigger.
-        for trigger in self._store.list(kinds.TRIGGER)[0]:
-            if kind == kinds.SERVICE or trigger["metadata"]["namespace"] == key.namespace:
-                self._queue.mark(_key(kinds.TRIGGER, trigger))
+        # Whatever has an address may be a subscriber or a sink, and a flow follows what it consists of.
+        for other in _AFFECTED.get(kind, ()):
+            for one in self._store.list(other)[0]:
+                self._queue.mark(_key(other, one))
 
     async def _look(self, key: _Key) -> None:
-        await (self._look_at_broker if key.kind == kinds.BROKER.kind else self._look_at_trigger)(key)
-
-    async def _look_at_broker(self, key: _Key) -> None:
-        broker = self._store.get(kinds.BROKER, key.namespace, key.name)
-        if broker is None:
-            self._table.remove_broker(key.namespace, key.name)
-            return
-        self._table.add_broker(key.namespace, key.name)
-        sink = ((broker.get("spec") or {}).get("delivery") or {}).get("deadLetterSink")
-        status = statuses.of_broker(
-            broker,
-            self.broker_url(key.namespace, key.name),
-            self._addresses.find(key.namespace, sink) if sink else None,
-            timestamp(self._now()),
-        )
-        self._store.set_status(kinds.BROKER, key.namespace, key.name, status)
-
-    async def _look_at_trigger(self, key: _Key) -> None:
-        trigger = self._store.get(kinds.TRIGGER, key.namespace, key.name)
-        known = self._uids.get(key)
-        if known is not None and (trigger is None or trigger["metadata"]["uid"] != known):
-            del self._uids[key]
-            await self.dispatcher.remove(known)
-        if trigger is None:
-            return
-        uid = self._uids[key] = trigger["metadata"]["uid"]
-        spec = trigger.get("spec") or {}
-        broker = self._store.get(kinds.BROKER, key.namespace, spec.get("broker") or "default")
-        problem = None
-        try:
-            subscription = Subscription.of(trigger, broker)
-        except BadInput as error:
-            problem = error.message
-            subscription = Subscription(uid, key.namespace, key.name, spec.get("broker") or "default", NOTHING)
-        self.dispatcher.update(subscription)
-        sink = subscription.dead_letter
-        status = statuses.of_trigger(
-            trigger,
-            broker,
-            self._addresses.find(key.namespace, spec.get("subscriber") or {}),
-            self._addresses.find(key.namespace, sink) if sink else None,
-            problem,
-            timestamp(self._now()),
-        )
-        self._store.set_status(kinds.TRIGGER, key.namespace, key.name, status)
+        kind = next(one for one in self._reconcilers if one.kind == key.kind)
+        obj = self._store.get(kind, key.namespace, key.name)
+        await self._reconcilers[kind].look(kind, key.namespace, key.name, obj)
 
     def _warn(self, subscription: Subscription, reason: str, message: str) -> None:
         log.warning("trigger.warning trigger=%s reason=%s: %s", subscription, reason, message)
         trigger = self._store.get(kinds.TRIGGER, subscription.namespace, subscription.name)
         if trigger is not None:
             self._recorder.record(trigger, "Warning", reason, message)
+
+
+_SOURCES = (kinds.PING_SOURCE, kinds.REDIS_STREAM_SOURCE)
+_REFERRING = (kinds.TRIGGER, kinds.SUBSCRIPTION, *_SOURCES)
+_AFFECTED: dict[Kind, tuple[Kind, ...]] = {
+    kinds.SERVICE: (*_REFERRING, kinds.BROKER),
+    kinds.BROKER: _REFERRING,
+    kinds.CHANNEL: (*_REFERRING, kinds.SEQUENCE, kinds.PARALLEL),
+    kinds.IN_MEMORY_CHANNEL: (*_REFERRING, kinds.SEQUENCE, kinds.PARALLEL),
+    kinds.SEQUENCE: _REFERRING,
+    kinds.PARALLEL: _REFERRING,
+    kinds.SUBSCRIPTION: (kinds.SEQUENCE, kinds.PARALLEL),
+    kinds.SECRET: _SOURCES,
+}
+"""What has to be looked at when an object of a kind has changed."""
 
 
 def _key(kind: Kind, obj: dict[str, Any]) -> _Key:

@@ -1,4 +1,4 @@
-"""The broker's door: ``POST /NAMESPACE/BROKER``. 202 means that the event is on disk, and nothing else does.
+"""The door of brokers and channels: ``POST /NAMESPACE/BROKER``. 202 means that the event is on disk, nothing else does.
 
 Status codes are those of Knative's broker ingress; where that answers with an empty body, a sentence says why.
 """
@@ -15,26 +15,45 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError
 
 from relight.base.errors import BadInput, Forbidden, NotAllowed, NotFound, PortTaken, RelightError, TooLarge
+from relight.local.eventing.naming import CHANNELS, Hub
 from relight.wire import cloudevents
 from relight.wire.cloudevents import Event
 from relight.wire.http import Headers
 
 log = logging.getLogger("relight.eventing")
 
-Publish = Callable[[str, str, Event, Headers], Awaitable[None]]
+Publish = Callable[[Hub, list[Event], Headers], Awaitable[None]]
 
+MAX_BATCH = 1000
+"""Events in one batch at most."""
 BODY_TIMEOUT = 30.0
 """Seconds for a body to arrive."""
 SHUTDOWN = 5.0
 """Seconds that requests under way get when the listener closes."""
+_CHANNEL_PATHS = frozenset(kind.plural for kind in CHANNELS)
 _ALLOW = {"Allow": "POST, OPTIONS"}
 
 
 class Ingress:
-    """The listener. ``publish`` stores an event or raises; ``limit`` bounds a request's body in bytes."""
+    """The listener. ``publish`` stores events or raises; ``limit`` bounds a request's body in bytes.
 
-    def __init__(self, publish: Publish, limit: int) -> None:
+    ``inspect`` answers what is no event for a hub; ``refused`` is told the status of what was not accepted;
+    ``strict``: batches are refused, as on Knative.
+    """
+
+    def __init__(
+        self,
+        publish: Publish,
+        limit: int,
+        *,
+        inspect: Callable[[web.BaseRequest], Awaitable[web.StreamResponse | None]],
+        refused: Callable[[int], None],
+        strict: bool = False,
+    ) -> None:
         self._publish = publish
+        self._inspect = inspect
+        self._refused = refused
+        self._strict = strict
         self._limit = limit
         self._runner: web.ServerRunner | None = None
 
@@ -61,22 +80,37 @@ class Ingress:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             _check_origin(request)
+            inspected = await self._inspect(request)
+            if inspected is not None:
+                return inspected
             if request.method == "OPTIONS":
                 return web.Response(headers=_ALLOW | {"Webhook-Allowed-Origin": "*", "Webhook-Allowed-Rate": "*"})
             if request.method != "POST":
                 raise NotAllowed(f"{request.method} is not allowed; POST an event")
-            namespace, broker = _broker(request.path)
+            hub = _hub(request.path)
             body = await self._read(request)
             headers = Headers.from_raw(request.raw_headers)
-            await self._publish(namespace, broker, _event(headers, body), headers)
+            await self._publish(hub, self._events(headers, body), headers)
         except RelightError as error:
             more = dict(_ALLOW)
             if error.retry_after is not None:
                 more["Retry-After"] = str(math.ceil(error.retry_after))
             # Knative's ingress knows no 415: what is no event of its kinds is 400.
             status = 400 if error.status == 415 else error.status
+            self._refused(status)
             return web.Response(status=status, text=error.message + "\n", headers=more)
         return web.Response(status=202, headers=_ALLOW)
+
+    def _events(self, headers: Headers, body: bytes) -> list[Event]:
+        """The events of a request: one, or those of a batch, which is accepted as a whole or not at all."""
+        if cloudevents.mode(headers) != "batch" or self._strict:
+            return [cloudevents.decode(headers, body)]
+        events = cloudevents.decode_batch(headers, body)
+        if not events:
+            raise BadInput("the batch holds no event")
+        if len(events) > MAX_BATCH:
+            raise TooLarge(f"a batch of {len(events)} events is more than the {MAX_BATCH} that are taken at once")
+        return events
 
     async def _read(self, request: web.BaseRequest) -> bytes:
         too_large = TooLarge(f"the event is larger than {self._limit} bytes")
@@ -97,20 +131,17 @@ class Ingress:
         return b"".join(parts)
 
 
-def _broker(path: str) -> tuple[str, str]:
-    """Namespace and name of the broker that a path addresses."""
+def _hub(path: str) -> Hub:
+    """The hub that a path addresses: ``/NAMESPACE/BROKER``, or ``/NAMESPACE/channels/NAME``."""
     if path in ("", "/"):
         raise NotFound("events are posted to /NAMESPACE/BROKER")
     parts = path.split("/")[1:]
-    if len(parts) != 2 or not all(parts):
-        raise BadInput(f"{path!r} is not /NAMESPACE/BROKER"[:200])
-    return parts[0], parts[1]
-
-
-def _event(headers: Headers, body: bytes) -> Event:
-    if cloudevents.mode(headers) == "batch":
-        raise BadInput("batches are not accepted by brokers; send each event by itself")
-    return cloudevents.decode(headers, body)
+    if all(parts):
+        if len(parts) == 2:
+            return parts[0], parts[1]
+        if len(parts) == 3 and parts[1] in _CHANNEL_PATHS:
+            return parts[0], f"{parts[1]}/{parts[2]}"
+    raise BadInput(f"{path!r} is not /NAMESPACE/BROKER"[:200])
 
 
 def _check_origin(request: web.BaseRequest) -> None:

@@ -1,7 +1,8 @@
 """What the event log holds, and how it stands in its tables.
 
 An event is there as long as one of its deliveries is: a delivery that is done leaves, and takes the event along when it
-was the last. What stays is what is still to do, and what could not be done (dead, with the reason).
+was the last. What stays is what is still to do, what could not be done (dead, with the reason), and, as a bounded
+history, one hop per delivery that was done: who got which event when, after how many tries, and what it answered.
 """
 
 from __future__ import annotations
@@ -14,20 +15,41 @@ import orjson
 
 from relight.wire.cloudevents import Event
 
-FORMAT = 1
+FORMAT = 2
 """Number of the file's layout (``PRAGMA user_version``)."""
 
 SCHEMA = """
 CREATE TABLE events (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, namespace TEXT NOT NULL, broker TEXT NOT NULL, received REAL NOT NULL,
     id TEXT NOT NULL, source TEXT NOT NULL, type TEXT NOT NULL, attributes BLOB NOT NULL, data BLOB,
-    implied_json INTEGER NOT NULL, headers BLOB NOT NULL);
+    implied_json INTEGER NOT NULL, headers BLOB NOT NULL, cause INTEGER);
 CREATE TABLE deliveries (
     event INTEGER NOT NULL, trigger TEXT NOT NULL, dead INTEGER NOT NULL DEFAULT 0, attempt INTEGER NOT NULL DEFAULT 0,
-    due REAL NOT NULL, reason TEXT, destination TEXT, status INTEGER, answer BLOB,
+    due REAL NOT NULL, reason TEXT, destination TEXT, status INTEGER, answer BLOB, tries TEXT, name TEXT,
     PRIMARY KEY (event, trigger)) WITHOUT ROWID;
 CREATE INDEX deliveries_by_trigger ON deliveries (trigger, event);
 """
+MIGRATIONS = {
+    1: """
+ALTER TABLE events ADD COLUMN cause INTEGER;
+ALTER TABLE deliveries ADD COLUMN tries TEXT;
+ALTER TABLE deliveries ADD COLUMN name TEXT;
+""",
+}
+"""From each older layout to the next; then ``ADDED``, which every layout since 2 has."""
+ADDED = """
+CREATE INDEX IF NOT EXISTS dead_deliveries ON deliveries (due) WHERE dead = 1;
+CREATE TABLE IF NOT EXISTS hops (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, event INTEGER NOT NULL, cause INTEGER, trigger TEXT NOT NULL,
+    name TEXT NOT NULL, namespace TEXT NOT NULL, broker TEXT NOT NULL, id TEXT NOT NULL, source TEXT NOT NULL,
+    type TEXT NOT NULL, digest TEXT NOT NULL, trace TEXT, received REAL NOT NULL, began REAL NOT NULL,
+    ended REAL NOT NULL, attempts INTEGER NOT NULL, outcome TEXT NOT NULL, status INTEGER, tries TEXT,
+    reply_id TEXT, reply_type TEXT);
+CREATE INDEX IF NOT EXISTS hops_by_id ON hops (id);
+CREATE TABLE IF NOT EXISTS cursors (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+TRIES_LENGTH = 4000
+"""Characters of a delivery's history of failures; what comes after that is only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +74,8 @@ class Incoming:
     """HTTP headers that travel with it (tracing)."""
     received: float = 0.0
     """Seconds since 1970."""
+    cause: int | None = None
+    """Sequence number of the event that this one is the reply to."""
 
     @property
     def size(self) -> int:
@@ -71,11 +95,12 @@ class Incoming:
             event.data,
             event.implied_json,
             orjson.dumps(self.headers),
+            self.cause,
         )
         seq = database.execute(
             "INSERT INTO events"
-            " (namespace, broker, received, id, source, type, attributes, data, implied_json, headers)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " (namespace, broker, received, id, source, type, attributes, data, implied_json, headers, cause)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             row,
         ).lastrowid
         assert seq is not None
@@ -84,6 +109,12 @@ class Incoming:
             [(seq, trigger, self.received) for trigger in self.triggers],
         )
         return seq
+
+
+_EVENT = (
+    "e.seq, e.namespace, e.broker, e.id, e.source, e.type, e.attributes, e.data, e.implied_json, e.headers,"
+    " e.received, e.cause"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +126,57 @@ class Stored:
     broker: str
     event: Event
     headers: tuple[tuple[str, str], ...]
+    received: float = 0.0
+    cause: int | None = None
+
+    @classmethod
+    def of(cls, seq: int, incoming: Incoming) -> Stored:
+        return cls(
+            seq,
+            incoming.namespace,
+            incoming.broker,
+            incoming.event,
+            incoming.headers,
+            incoming.received,
+            incoming.cause,
+        )
+
+    @classmethod
+    def of_row(cls, row: Sequence[object]) -> Stored:
+        """From the columns of ``_EVENT``."""
+        seq, namespace, broker, id_, source, type_, attributes, data, implied_json, headers, received, cause = row
+        event = Event(id_, source, type_, orjson.loads(attributes), data, bool(implied_json))  # type: ignore[arg-type]
+        pairs = tuple((name, value) for name, value in orjson.loads(headers))  # type: ignore[arg-type]
+        return cls(seq, namespace, broker, event, pairs, received, cause)  # type: ignore[arg-type]
 
     @classmethod
     def read(cls, database: sqlite3.Connection, seq: int) -> Stored | None:
-        row = database.execute(
-            "SELECT namespace, broker, id, source, type, attributes, data, implied_json, headers FROM events"
-            " WHERE seq = ?",
-            (seq,),
-        ).fetchone()
-        if row is None:
-            return None
-        namespace, broker, id_, source, type_, attributes, data, implied_json, headers = row
-        event = Event(id_, source, type_, orjson.loads(attributes), data, bool(implied_json))
-        return cls(seq, namespace, broker, event, tuple((name, value) for name, value in orjson.loads(headers)))
+        row = database.execute(f"SELECT {_EVENT} FROM events e WHERE e.seq = ?", (seq,)).fetchone()
+        return None if row is None else cls.of_row(row)
+
+    @classmethod
+    def read_pending(cls, database: sqlite3.Connection, trigger: str) -> list[Stored]:
+        """The events, without their data, that are pending for a Trigger."""
+        columns = _EVENT.replace("e.data", "NULL")
+        rows = database.execute(
+            f"SELECT {columns} FROM deliveries d JOIN events e ON e.seq = d.event WHERE d.trigger = ? AND d.dead = 0",
+            (trigger,),
+        )
+        return [cls.of_row(row) for row in rows]
+
+    @property
+    def trace(self) -> str | None:
+        """The trace id, of the HTTP header or the distributed tracing extension; None where there is neither."""
+        for name, value in self.headers:
+            if name == "traceparent":
+                return _trace_id(value)
+        given = self.event.get("traceparent")
+        return None if given is None else _trace_id(str(given))
+
+
+def _trace_id(traceparent: str) -> str | None:
+    parts = traceparent.split("-")
+    return parts[1] if len(parts) >= 4 and len(parts[1]) == 32 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,25 +208,56 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Dead:
-    """A delivery that was given up, with the reason."""
+class Entry:
+    """A delivery with its event, for people: one that is pending, or one that was given up."""
 
-    seq: int
+    stored: Stored
     trigger: str
-    id: str
-    source: str
-    type: str
+    name: str | None
+    """Of the Trigger, where the delivery is dead: the Trigger may be gone by now."""
+    dead: bool
+    attempt: int
+    at: float
+    """Seconds since 1970: when the next attempt is due, or when it was given up."""
     status: int | None
     reason: str
+    tries: str
+
+    @property
+    def seq(self) -> int:
+        return self.stored.seq
+
+    @property
+    def id(self) -> str:
+        return self.stored.event.id
 
     @classmethod
-    def read_all(cls, database: sqlite3.Connection, limit: int) -> list[Dead]:
+    def read(cls, database: sqlite3.Connection, *, dead: bool, limit: int) -> list[Entry]:
+        """Newest first where they are dead, oldest first where they are pending."""
+        order = "d.due DESC, d.event DESC" if dead else "d.event"
         rows = database.execute(
-            "SELECT d.event, d.trigger, e.id, e.source, e.type, d.status, coalesce(d.reason, '') FROM deliveries d"
-            " JOIN events e ON e.seq = d.event WHERE d.dead = 1 ORDER BY d.event DESC LIMIT ?",
-            (limit,),
+            f"SELECT {_EVENT}, d.trigger, d.name, d.dead, d.attempt, d.due, d.status, coalesce(d.reason, ''),"
+            " coalesce(d.tries, '') FROM deliveries d JOIN events e ON e.seq = d.event WHERE d.dead = ?"
+            f" ORDER BY {order} LIMIT ?",
+            (int(dead), limit),
         )
-        return [cls(*row) for row in rows]
+        return [cls._of_row(row) for row in rows]
+
+    @classmethod
+    def read_of(cls, database: sqlite3.Connection, seqs: Sequence[int]) -> list[Entry]:
+        """All deliveries of some events that are still in the log."""
+        marks = ",".join("?" * len(seqs))
+        rows = database.execute(
+            f"SELECT {_EVENT}, d.trigger, d.name, d.dead, d.attempt, d.due, d.status, coalesce(d.reason, ''),"
+            f" coalesce(d.tries, '') FROM deliveries d JOIN events e ON e.seq = d.event WHERE d.event IN ({marks})",
+            tuple(seqs),
+        )
+        return [cls._of_row(row) for row in rows]
+
+    @classmethod
+    def _of_row(cls, row: Sequence[object]) -> Entry:
+        trigger, name, dead, attempt, at, status, reason, tries = row[12:]
+        return cls(Stored.of_row(row[:12]), trigger, name, bool(dead), attempt, at, status, reason, tries)  # type: ignore[arg-type]
 
 
 def remove(database: sqlite3.Connection, seq: int, trigger: str) -> None:
@@ -170,10 +270,27 @@ def remove(database: sqlite3.Connection, seq: int, trigger: str) -> None:
 
 def remove_triggers(database: sqlite3.Connection, keep: Sequence[str]) -> int:
     """Drop the pending deliveries of all Triggers but ``keep``; how many there were. Dead ones stay."""
-    marks = ",".join("?" * len(keep))
-    found = database.execute(
-        f"SELECT event, trigger FROM deliveries WHERE dead = 0 AND trigger NOT IN ({marks})", tuple(keep)
-    ).fetchall()
+    kept = set(keep)
+    found = [
+        (seq, trigger)
+        for seq, trigger in database.execute("SELECT event, trigger FROM deliveries WHERE dead = 0")
+        if trigger not in kept
+    ]
     for seq, trigger in found:
         remove(database, seq, trigger)
     return len(found)
+
+
+def trim_dead(database: sqlite3.Connection, most: int, before: float) -> int:
+    """Drop the dead deliveries of before ``before``, and the oldest beyond ``most``; how many there were."""
+    (count,) = database.execute("SELECT count(*) FROM deliveries WHERE dead = 1").fetchone()
+    found = database.execute(
+        "SELECT event, trigger, due FROM deliveries WHERE dead = 1 ORDER BY due LIMIT ?", (max(0, count - most),)
+    ).fetchall()
+    found += database.execute(
+        "SELECT event, trigger, due FROM deliveries WHERE dead = 1 AND due < ?", (before,)
+    ).fetchall()
+    gone = {(seq, trigger) for seq, trigger, _ in found}
+    for seq, trigger in gone:
+        remove(database, seq, trigger)
+    return len(gone)

@@ -50,7 +50,9 @@ class Sender:
             # No limit here: the dispatcher bounds what is under way per Trigger.
             connector = aiohttp.TCPConnector(limit=0, resolver=_Resolver(), ttl_dns_cache=10)
             self._session = aiohttp.ClientSession(
-                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), skip_auto_headers=("User-Agent",)
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=("User-Agent", "Content-Type"),
             )
 
     async def stop(self) -> None:

@@ -1,37 +1,67 @@
-"""Triggers as the broker needs them: who wants which events, and how they are to be delivered."""
+"""Who wants which events, and how they are to be delivered: Triggers on Brokers, Subscriptions on channels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from relight.base.errors import BadInput, Problem
 from relight.decide import filters
 from relight.decide.delivery import Retry
 from relight.decide.filters import Filter
+from relight.local.eventing.naming import Hub
 from relight.wire.cloudevents import Event
+
+Dedup = Literal["on", "off", "durable"]
 
 CONCURRENCY = 8
 """Deliveries at once per Trigger, unless the annotation ``relight.dev/concurrency`` says otherwise."""
+ALL = Filter(())
+"""What a Subscription wants: every event of its channel."""
+
+_CONCURRENCY = "relight.dev/concurrency"
+_PAUSED = "relight.dev/paused"
+_DEDUP = "relight.dev/dedup"
+_ORDER = "kafka.eventing.knative.dev/delivery.order"
+_ORDERING_KEY = "relight.dev/ordering-key"
+DEFAULT_ORDERING_KEY = "partitionkey"
+"""The extension that Knative's Kafka broker orders by."""
 
 
 @dataclass(frozen=True)
 class Subscription:
-    """A Trigger, checked and built. The destinations stay as they are written; they are resolved at each delivery."""
+    """A Trigger or a Subscription, checked and built. Destinations stay as they are written, resolved when used."""
 
     uid: str
     namespace: str
     name: str
     broker: str
+    """The hub's name."""
     filter: Filter
     retry: Retry = field(default_factory=Retry)
     subscriber: Mapping[str, Any] = field(default_factory=dict)
+    """Empty: events go on as they are, to the hub for replies."""
     dead_letter: Mapping[str, Any] | None = None
     concurrency: int = CONCURRENCY
+    replies: Hub | None = None
+    """Where replies go; None: nowhere."""
+    paused: bool = False
+    """Nothing is delivered; events are kept until it goes on."""
+    ordering_key: str | None = None
+    """Events of one value of this attribute are delivered one after another; None: in no order."""
+    dedup: Dedup = "on"
+    """*off*: each delivery is run and answered anew. *on*: the function runs an event once as long as it remembers it,
+    and one answer is published. *durable*: an event that was answered before is not even delivered."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    def key_of(self, event: Event) -> str | None:
+        """What an event is ordered by; None where order does not matter."""
+        if self.ordering_key is None:
+            return None
+        return str(event.get(self.ordering_key, ""))
 
     @classmethod
     def of(cls, trigger: Mapping[str, Any], broker: Mapping[str, Any] | None = None) -> Subscription:
@@ -41,55 +71,119 @@ class Subscription:
         given = spec.get("filters")
         attributes = (spec.get("filter") or {}).get("attributes")
         problems += filters.validate(given) if given else filters.validate_attributes(attributes)
-        delivery = spec.get("delivery") or {}
-        inherited = ((broker or {}).get("spec") or {}).get("delivery") or {}
-        retry = Retry()
-        try:
-            retry = Retry.of(delivery, inherited)
-        except BadInput as error:
-            problems += error.problems
-        annotation = (metadata.get("annotations") or {}).get("relight.dev/concurrency", str(CONCURRENCY))
-        if not annotation.isdecimal() or not 1 <= int(annotation) <= 1000:
-            path = "metadata.annotations[relight.dev/concurrency]"
-            problems.append(Problem(path, f"an integer from 1 to 1000 was expected, got {annotation!r}"))
         if not spec.get("subscriber"):
             problems.append(Problem("spec.subscriber", "a ref or a uri was expected"))
+        fields = _delivery(spec, broker, problems) | _annotations(metadata.get("annotations") or {}, problems)
+        if problems:
+            raise BadInput.of(problems)
+        name = spec.get("broker") or "default"
+        return cls(
+            uid=metadata["uid"],
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            broker=name,
+            filter=filters.compile(given, attributes),
+            subscriber=spec["subscriber"],
+            replies=(metadata["namespace"], name),
+            **fields,
+        )
+
+    @classmethod
+    def of_channel(
+        cls,
+        subscription: Mapping[str, Any],
+        hub: str,
+        replies: Hub | None,
+        channel: Mapping[str, Any] | None = None,
+    ) -> Subscription:
+        """From a Subscription object on the channel that is the hub ``hub``; ``channel`` for what it leaves open."""
+        metadata, spec = subscription["metadata"], subscription.get("spec") or {}
+        problems: list[Problem] = []
+        if not spec.get("subscriber") and not spec.get("reply"):
+            problems.append(Problem("spec", "a subscriber or a reply was expected"))
+        fields = _delivery(spec, channel, problems) | _annotations(metadata.get("annotations") or {}, problems)
         if problems:
             raise BadInput.of(problems)
         return cls(
             uid=metadata["uid"],
             namespace=metadata["namespace"],
             name=metadata["name"],
-            broker=spec.get("broker") or "default",
-            filter=filters.compile(given, attributes),
-            retry=retry,
-            subscriber=spec["subscriber"],
-            dead_letter=delivery.get("deadLetterSink") or inherited.get("deadLetterSink"),
-            concurrency=int(annotation),
+            broker=hub,
+            filter=ALL,
+            subscriber=spec.get("subscriber") or {},
+            replies=replies,
+            **fields,
         )
 
 
+def _delivery(spec: Mapping[str, Any], hub: Mapping[str, Any] | None, problems: list[Problem]) -> dict[str, Any]:
+    own = spec.get("delivery") or {}
+    inherited = ((hub or {}).get("spec") or {}).get("delivery") or {}
+    retry = Retry()
+    try:
+        retry = Retry.of(own, inherited)
+    except BadInput as error:
+        problems += error.problems
+    return {"retry": retry, "dead_letter": own.get("deadLetterSink") or inherited.get("deadLetterSink")}
+
+
+def _annotations(given: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:
+    def wrong(name: str, expected: str) -> None:
+        problems.append(Problem(f"metadata.annotations[{name}]", f"{expected} was expected, got {given[name]!r}"))
+
+    concurrency = given.get(_CONCURRENCY, str(CONCURRENCY))
+    if not (concurrency.isascii() and concurrency.isdecimal()) or not 1 <= int(concurrency) <= 1000:
+        wrong(_CONCURRENCY, "an integer from 1 to 1000")
+        concurrency = str(CONCURRENCY)
+    if given.get(_PAUSED, "false") not in ("true", "false"):
+        wrong(_PAUSED, '"true" or "false"')
+    dedup = given.get(_DEDUP, "on")
+    if dedup not in ("on", "off", "durable"):
+        wrong(_DEDUP, "on, off or durable")
+    if given.get(_ORDER, "unordered") not in ("ordered", "unordered"):
+        wrong(_ORDER, "ordered or unordered")
+    key = given.get(_ORDERING_KEY, DEFAULT_ORDERING_KEY)
+    if not (key.isascii() and key.isalnum() and key == key.lower()):
+        wrong(_ORDERING_KEY, "the name of an attribute")
+    return {
+        "concurrency": int(concurrency),
+        "paused": given.get(_PAUSED) == "true",
+        "dedup": dedup,
+        # A key by itself says as much as "ordered" does.
+        "ordering_key": key if given.get(_ORDER) == "ordered" or _ORDERING_KEY in given else None,
+    }
+
+
 class Table:
-    """Brokers and the Triggers on them, as they are now."""
+    """Hubs and the subscriptions on them, as they are now."""
 
     def __init__(self) -> None:
-        self._brokers: set[tuple[str, str]] = set()
+        self._hubs: set[Hub] = set()
         self._subscriptions: dict[str, Subscription] = {}
+        self._by_hub: dict[Hub, dict[str, Subscription]] = {}
 
-    def has_broker(self, namespace: str, name: str) -> bool:
-        return (namespace, name) in self._brokers
+    def has_hub(self, hub: Hub) -> bool:
+        return hub in self._hubs
 
-    def add_broker(self, namespace: str, name: str) -> None:
-        self._brokers.add((namespace, name))
+    def add_hub(self, hub: Hub) -> None:
+        self._hubs.add(hub)
 
-    def remove_broker(self, namespace: str, name: str) -> None:
-        self._brokers.discard((namespace, name))
+    def remove_hub(self, hub: Hub) -> None:
+        self._hubs.discard(hub)
 
     def put(self, subscription: Subscription) -> None:
+        self.remove(subscription.uid)
         self._subscriptions[subscription.uid] = subscription
+        hub = (subscription.namespace, subscription.broker)
+        self._by_hub.setdefault(hub, {})[subscription.uid] = subscription
 
     def remove(self, uid: str) -> None:
-        self._subscriptions.pop(uid, None)
+        gone = self._subscriptions.pop(uid, None)
+        if gone is not None:
+            on_hub = self._by_hub[gone.namespace, gone.broker]
+            del on_hub[uid]
+            if not on_hub:
+                del self._by_hub[gone.namespace, gone.broker]
 
     def get(self, uid: str) -> Subscription | None:
         return self._subscriptions.get(uid)
@@ -97,11 +191,9 @@ class Table:
     def uids(self) -> list[str]:
         return list(self._subscriptions)
 
-    def matching(self, namespace: str, broker: str, event: Event) -> list[Subscription]:
-        """The Triggers on a broker that want an event."""
-        return [
-            subscription
-            for subscription in self._subscriptions.values()
-            if (subscription.namespace, subscription.broker) == (namespace, broker)
-            and subscription.filter.matches(event)
-        ]
+    def all(self) -> list[Subscription]:
+        return list(self._subscriptions.values())
+
+    def matching(self, hub: Hub, event: Event) -> list[Subscription]:
+        """The subscriptions on a hub that want an event."""
+        return [one for one in self._by_hub.get(hub, {}).values() if one.filter.matches(event)]

@@ -108,8 +108,20 @@ POD_AUTOSCALER = Kind(
 )
 BROKER = _eventing("eventing", "v1", "Broker", "brokers", also=("eventing",), treatment="acted")
 TRIGGER = _eventing("eventing", "v1", "Trigger", "triggers", also=("eventing",), treatment="acted")
-SEQUENCE = _eventing("flows", "v1", "Sequence", "sequences", also=("flows",), treatment="inert")
-PING_SOURCE = _eventing("sources", "v1", "PingSource", "pingsources", also=("sources",), treatment="inert")
+_CHANNELS = ("messaging", "channel")
+SEQUENCE = _eventing("flows", "v1", "Sequence", "sequences", also=("flows",), treatment="acted")
+PARALLEL = _eventing("flows", "v1", "Parallel", "parallels", also=("flows",), treatment="acted")
+CHANNEL = _eventing("messaging", "v1", "Channel", "channels", "ch", also=_CHANNELS, treatment="acted")
+IN_MEMORY_CHANNEL = _eventing(
+    "messaging", "v1", "InMemoryChannel", "inmemorychannels", "imc", also=_CHANNELS, treatment="acted"
+)
+SUBSCRIPTION = _eventing(
+    "messaging", "v1", "Subscription", "subscriptions", "sub", also=("messaging",), treatment="acted"
+)
+PING_SOURCE = _eventing("sources", "v1", "PingSource", "pingsources", also=("sources",), treatment="acted")
+REDIS_STREAM_SOURCE = _eventing(
+    "sources", "v1alpha1", "RedisStreamSource", "redisstreamsources", also=("eventing", "sources"), treatment="acted"
+)
 
 _ACTED = (
     NAMESPACE,
@@ -125,15 +137,17 @@ _ACTED = (
     POD_AUTOSCALER,
     BROKER,
     TRIGGER,
+    SEQUENCE,
+    PARALLEL,
+    CHANNEL,
+    IN_MEMORY_CHANNEL,
+    SUBSCRIPTION,
+    PING_SOURCE,
+    REDIS_STREAM_SOURCE,
 )
 
 _SOURCES = ("eventing", "sources")
-_CHANNELS = ("messaging", "channel")
 _INERT = (
-    SEQUENCE,
-    _eventing("flows", "v1", "Parallel", "parallels", also=("flows",), treatment="inert"),
-    _eventing("messaging", "v1", "Channel", "channels", "ch", also=_CHANNELS, treatment="inert"),
-    _eventing("messaging", "v1", "Subscription", "subscriptions", "sub", also=("messaging",), treatment="inert"),
     _eventing(
         "messaging",
         "v1alpha1",
@@ -143,7 +157,6 @@ _INERT = (
         also=_CHANNELS,
         treatment="inert",
     ),
-    PING_SOURCE,
     _eventing("sources", "v1", "KafkaSource", "kafkasources", also=_SOURCES, treatment="inert"),
     _eventing(
         "sources",
@@ -154,7 +167,6 @@ _INERT = (
         also=(*_SOURCES, "importers"),
         treatment="inert",
     ),
-    _eventing("sources", "v1alpha1", "RedisStreamSource", "redisstreamsources", also=_SOURCES, treatment="inert"),
     _eventing("eventing", "v1alpha1", "KafkaSink", "kafkasinks", also=("eventing",), treatment="inert"),
     _eventing("sinks", "v1alpha1", "RedisStreamSink", "redisstreamsinks", also=("eventing", "sink"), treatment="inert"),
     Kind("", "v1", "Service", "services", short_names=("svc",), categories=_ALL, treatment="inert"),
@@ -240,7 +252,6 @@ _EMPTY = (
     _eventing("eventing", "v1alpha1", "EventPolicy", "eventpolicies", also=("eventing",), treatment="empty"),
     _eventing("eventing", "v1alpha1", "EventTransform", "eventtransforms", also=("eventing",), treatment="empty"),
     _eventing("eventing", "v1alpha1", "RequestReply", "requestreplies", "rr", also=("eventing",), treatment="empty"),
-    _eventing("messaging", "v1", "InMemoryChannel", "inmemorychannels", "imc", also=_CHANNELS, treatment="empty"),
     _eventing("messaging", "v1beta1", "KafkaChannel", "kafkachannels", "kc", also=_CHANNELS, treatment="empty"),
     _eventing("sinks", "v1alpha1", "IntegrationSink", "integrationsinks", also=("sink",), treatment="empty"),
     _eventing("sinks", "v1alpha1", "JobSink", "jobsinks", also=("eventing", "sink"), treatment="empty"),
