@@ -33,9 +33,7 @@ check-benchmarks: setup-dev
 
 # A function's image is built from its folder alone: it gets relight as a wheel until relight is published.
 wheels: setup
-	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheels ./platform
-	@for f in functions/*/; do mkdir -p $$f/wheels && cp build/wheels/relight-*.whl $$f/wheels/; done
-	@echo "relight's wheel is in functions/*/wheels"
+	@$(BIN)/relight wheel functions/*/
 
 setup: $(VENV)/.run
 setup-dev: $(VENV)/.dev

@@ -44,6 +44,7 @@ def test_the_same_base_in_every_overlay_is_taken_by_the_api(relight: Run) -> Non
             code, _, err = relight("apply", "-k", str(OVERLAYS / name))
             assert code == 7, "nodeSelector and tolerations are behind flags"
             assert "nodeSelector" in err
+            assert "hint: ConfigMap config-features in knative-serving has to enable kubernetes.podspec-nodesel" in err
             assert relight("apply", "-f", str(ROOT / "manifests/knative" / f"{features}.yaml"))[0] == 0
         code, out, err = relight("apply", "-k", str(OVERLAYS / name))
         assert (code, [line for line in err.splitlines() if "not enforced" not in line]) == (0, []), err

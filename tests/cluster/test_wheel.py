@@ -26,9 +26,23 @@ def names(path: Path) -> list[str]:
         return sorted(opened.namelist())
 
 
-def test_a_wheel_is_made_again_from_what_it_was_installed_as(tmp_path: Path) -> None:
-    built = wheel.lay_wheel(tmp_path)
-    assert built.parent == tmp_path / "wheels"
+@pytest.fixture(scope="module")
+def laid(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The wheel in two folders."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("a", "b")]
+    paths = wheel.lay_wheels(folders)
+    assert [path.parent.parent for path in paths] == folders
+    return paths
+
+
+def test_several_folders_get_the_same_wheel(laid: list[Path]) -> None:
+    assert laid[0].name == laid[1].name
+    assert laid[0].read_bytes() == laid[1].read_bytes()
+    assert "relight/sdk.py" in names(laid[0])
+
+
+def test_a_wheel_is_made_again_from_what_it_was_installed_as(laid: list[Path], tmp_path: Path) -> None:
+    built = laid[0]
     install(built, tmp_path / "site")
     installed = Distribution.at(next((tmp_path / "site").glob("relight-*.dist-info")))
     packed = wheel._packed(installed, tmp_path)
@@ -46,4 +60,5 @@ def test_a_wheel_is_made_again_from_what_it_was_installed_as(tmp_path: Path) -> 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no such folder"):
-        wheel.lay_wheel(tmp_path / "gone")
+        wheel.lay_wheels([tmp_path, tmp_path / "gone"])
+    assert list(tmp_path.iterdir()) == [], "none of them gets one"

@@ -19,7 +19,7 @@ def command(
     relight wheel hello
     kn func deploy --path hello --registry REGISTRY
     """
-    from relight.cluster.wheel import lay_wheel
+    from relight.cluster.wheel import lay_wheels
 
-    for folder in folders:
-        print(lay_wheel(folder), flush=True)
+    for path in lay_wheels(folders):
+        print(path)

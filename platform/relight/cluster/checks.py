@@ -57,6 +57,11 @@ def check(kube: Client, documents: Sequence[Document] = (), namespace: str = "de
     return found
 
 
+def features_of(value: Mapping[str, Any]) -> set[str]:
+    """The flags of Knative that an object needs; none for anything but a Knative Service."""
+    return {flag for flag, _ in needed(_revision_spec(value))}
+
+
 def _knative(kube: Client, api_version: str, kind: str, namespace: str) -> Iterator[Check]:
     install = "https://knative.dev/docs/install/"
     try:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path, PurePosixPath
 
@@ -38,6 +39,19 @@ def lay_wheel(folder: Path) -> Path:
         return _packed(distribution("relight"), target)
     except PackageNotFoundError:
         raise PlatformError("relight is not installed as a package: no wheel of it can be made") from None
+
+
+def lay_wheels(folders: Sequence[Path]) -> list[Path]:
+    """As ``lay_wheel``, for several folders; the wheel is made once."""
+    missing = [folder for folder in folders if not folder.is_dir()]
+    if missing:
+        raise NotFound(f"{missing[0]}: no such folder")
+    first = lay_wheel(folders[0])
+    laid = [first]
+    for folder in folders[1:]:
+        (folder / FOLDER).mkdir(exist_ok=True)
+        laid.append(Path(shutil.copy2(first, folder / FOLDER / first.name)))
+    return laid
 
 
 def _built(source: Path, target: Path) -> Path:
