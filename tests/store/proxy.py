@@ -81,7 +81,8 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
 
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            path = urlsplit(self.path).path.lstrip("/").partition("/")[2]
+            parts = urlsplit(self.path)
+            path = parts.path.lstrip("/").partition("/")[2]
             asked = Asked(self.command, path, self.headers.get("Range", "").removeprefix("bytes="))
             proxy.asked.append(asked)
             fault = proxy.fault(asked) or Fault()
@@ -93,7 +94,9 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
                 headers.pop("Range", None)
             connection = http.client.HTTPConnection(proxy.behind, timeout=30)
             try:
-                connection.request(self.command, self.path, body, headers)
+                if parts.netloc:  # asked as a proxy, for a host that only it knows
+                    headers["Host"] = proxy.behind
+                connection.request(self.command, f"{parts.path}?{parts.query}", body, headers)
                 response = connection.getresponse()
                 data = response.read()
             finally:

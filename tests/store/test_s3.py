@@ -236,3 +236,17 @@ def test_a_fork_has_connections_of_its_own(s3: S3) -> None:
         os._exit(0 if s3.read_into("a", 4, memoryview(mine)) == 4 and mine == b"5678" else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert s3.read_into("a", 0, memoryview(buffer)) == 8
+
+
+def test_a_proxy_of_the_environment_is_used(
+    s3: S3, s3_server: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, aws: Callable[[str], None]
+) -> None:
+    """Ranged reads then go through the client, for what reads them otherwise speaks to servers only."""
+    s3.put("a/b", [b"0123456789"])
+    aws("http://storage.invalid")
+    monkeypatch.setenv("http_proxy", proxy.url)
+    far, buffer = quick(s3.bucket), bytearray(4)
+    assert far.read_into("a/b", 3, memoryview(buffer)) == 4
+    assert bytes(buffer) == b"3456"
+    assert far.read_into("a/b", 8, memoryview(buffer)) == 2
+    assert far.read_into("a/b", 10, memoryview(buffer)) == 0

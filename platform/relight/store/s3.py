@@ -36,6 +36,8 @@ READ_TIMEOUT = 30.0
 """Seconds without a byte. S3 throttles with 503, not with silence."""
 SLOWEST = 600.0
 """Seconds for one ranged read in all; 8 MiB in that time are 14 kB/s."""
+CLIENT_TRIES = 4
+"""Of the client's own calls. It waits up to 1, 2 and 4 s in between: a server that is gone is told within 10 s."""
 _SIGNED = 900.0
 """Seconds that a signed URL is good for; it is used for half of that."""
 _TARGETS = 256
@@ -99,10 +101,12 @@ class S3:
     def read(self, key: str) -> bytes:
         failures = 0
         while True:
+            with self._calling("read", key) as session:
+                answer = session.client.get_object(Bucket=self.bucket, Key=self._key(key))
             try:
-                with self._calling("read", key) as session:
-                    return bytes(session.client.get_object(Bucket=self.bucket, Key=self._key(key))["Body"].read())
-            except Unreachable:  # The client tried again until it had an answer; this is about an answer cut short.
+                with self._calling("read", key), contextlib.closing(answer["Body"]) as body:
+                    return bytes(body.read())
+            except Unreachable:  # The client tries again until it has an answer, but not when that is cut short.
                 failures += 1
                 if not self._backoff.wait(failures):
                     raise
@@ -140,10 +144,11 @@ class S3:
         try:
             with self._calling("read", key):
                 answer = session.client.get_object(Bucket=self.bucket, Key=self._key(key), Range=wanted, **options)
-                if "ContentRange" not in answer and (offset or answer["ContentLength"] > len(buffer)):
-                    raise StoreError(f"cannot read {self.uri}/{key}: the server does not answer ranged reads")
-                while read := answer["Body"].readinto(buffer[got:]):
-                    got += read
+                with contextlib.closing(answer["Body"]) as body:
+                    if "ContentRange" not in answer and (offset or answer["ContentLength"] > len(buffer)):
+                        raise StoreError(f"cannot read {self.uri}/{key}: the server does not answer ranged reads")
+                    while got < len(buffer) and (read := body.readinto(buffer[got:])):
+                        got += read
         except Unreachable as error:
             raise Broken(error.message, got) from error
         except _Range:
@@ -211,7 +216,7 @@ class S3:
             raise PlatformError("S3 cannot be spoken here: install relight[s3]") from None
         config = Config(
             signature_version="s3v4",
-            retries={"mode": "standard", "total_max_attempts": self._backoff.tries},
+            retries={"mode": "standard", "total_max_attempts": min(self._backoff.tries, CLIENT_TRIES)},
             connect_timeout=CONNECT_TIMEOUT,
             read_timeout=READ_TIMEOUT,
             max_pool_connections=32,

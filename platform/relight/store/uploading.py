@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from itertools import chain
@@ -30,7 +31,9 @@ def upload(client: Any, bucket: str, key: str, chunks: Iterable[bytes], *, creat
         done = [{"PartNumber": number, "ETag": tag} for number, tag in sorted(tags.items())]
         client.complete_multipart_upload(**where, MultipartUpload={"Parts": done}, **condition)
     except BaseException:
-        client.abort_multipart_upload(**where)
+        # What is told is what failed first; parts that stay are found by ``clean``.
+        with contextlib.suppress(Exception):
+            client.abort_multipart_upload(**where)
         raise
 
 
