@@ -156,6 +156,7 @@ class Measurements:
 
 def main() -> int:
     """The child: load what standard input describes, and tell its bytes as the last line of standard output."""
+    memory.die_with_parent()
     logs.configure(os.environ.get("RELIGHT_LOG_LEVEL") or "warning")
     asked = json.load(sys.stdin)
     try:
