@@ -103,6 +103,19 @@ def test_load_brings_all_versions_of_the_policy(repository: Path, door: Open) ->
         }
 
 
+def test_an_old_version_that_is_broken_keeps_the_newest_from_nobody(repository: Path, door: Open) -> None:
+    put(repository, "m", 1, b"junk", "version_policy { all { } }")
+    put(repository, "m", 2, scaling(2))
+    with door() as open_door:
+        status, answer = open_door.ask("POST", "/v2/repository/models/m/load")
+        assert (status, "cannot read" in answer["error"]) == (500, True)
+        assert open_door.infer("m") == (200, (2.0, "2"))
+        assert {version: state for (_, version), (state, _) in open_door.index().items()} == {
+            "1": "UNAVAILABLE",
+            "2": "READY",
+        }
+
+
 def test_the_end_during_a_load_is_not_waited_for(repository: Path, door: Open) -> None:
     put(repository, "m", 1, scaling(1))
     held, answers = threading.Event(), []

@@ -69,10 +69,13 @@ class Loads:
         done = self._promise()
 
         def plan() -> None:
+            fetches: list[Fetch] = []
             try:
-                fetches, leaving = self._plan(name, everything)
-                self._submit(self._loader, lambda: self._apply(done, name, fetches, leaving), done)
+                leaving = self._plan(name, everything, fetches)
+                self._loader.submit(lambda: self._apply(done, name, fetches, leaving))
             except Exception as error:
+                for fetch in fetches:
+                    fetch.fetched.close()
                 settle(done, error=error)
 
         self._submit(self._fetchers, plan, done)
@@ -145,16 +148,18 @@ class Loads:
         except Exception as error:
             self._failed(coming, version, error)
             return
-        self._step(coming, self._loader, lambda: self._bring(coming, fetch))
+        if not self._step(coming, self._loader, lambda: self._bring(coming, fetch)):
+            fetch.fetched.close()
 
-    def _plan(self, name: str, everything: bool) -> tuple[list[Fetch], list[Copy]]:
+    def _plan(self, name: str, everything: bool, fetches: list[Fetch]) -> list[Copy]:
+        """The copies that are to go; ``fetches`` gets what is to be loaded, the newest first."""
         ready = self.copies.ready(name)
         try:
             _, served, files = self.source.versions(name)
         except NotFound:
             if everything or not ready:
                 raise
-            return [], list(ready.values())
+            return list(ready.values())
         self.copies.serves(name, served)
         if everything:
             self.room.forgive(name)
@@ -163,14 +168,13 @@ class Loads:
             wanted = set(_some(name, served))
         else:
             wanted = {max(served), *(ready.keys() & set(served))} if ready and served else set()
-        fetches = []
-        for version in sorted(wanted):
+        for version in sorted(wanted, reverse=True):
             fetch = self.source.fetch(name, version, files)
             if version in ready and ready[version].fetch.digest == fetch.digest:
                 fetch.fetched.close()
             else:
                 fetches.append(fetch)
-        return fetches, [copy for version, copy in ready.items() if version not in served]
+        return [copy for version, copy in ready.items() if version not in served]
 
     # In the thread that loads.
 
@@ -190,25 +194,24 @@ class Loads:
 
     def _apply(self, done: Future[None], name: str, fetches: list[Fetch], leaving: list[Copy]) -> None:
         ready = list(self.copies.ready(name).values())
-        try:
-            for copy in ready:
-                copy.kept = True
-            for fetch in fetches:
-                try:
-                    self._load(fetch)
-                except Exception as error:
-                    self.room.remember((name, fetch.version), told(name, error))
-                    raise
+        for copy in ready:
+            copy.kept = True
+        failures = []
+        for fetch in fetches:
+            try:
+                self._load(fetch)
+            except Exception as error:
+                reason = told(name, error)
+                log.warning("model.not_reloaded model=%s reason=%s", fetch.key, reason.message)
+                self.room.remember((name, fetch.version), reason)
+                failures.append((fetch, error))
+        for copy in ready:
+            copy.kept = False
+        if failures and failures[0][0] is fetches[0]:
+            log.warning("model.kept model=%s: the newest version cannot take over, what was served is served on", name)
+        else:
             self._let_go(leaving, "no longer served by the repository")
-            settle(done)
-        except Exception as error:
-            log.warning(
-                "model.not_reloaded model=%s error=%s: what was served is served on", name, told(name, error).message
-            )
-            settle(done, error=error)
-        finally:
-            for copy in ready:
-                copy.kept = False
+        settle(done, error=failures[0][1] if failures else None)
 
     def _load(self, fetch: Fetch) -> Copy:
         with self.copies.changed:
@@ -294,11 +297,13 @@ class Loads:
         done.add_done_callback(self._promised.discard)
         return done
 
-    def _step(self, coming: Coming, workers: Workers, work: Callable[[], None]) -> None:
+    def _step(self, coming: Coming, workers: Workers, work: Callable[[], None]) -> bool:
         try:
             workers.submit(work)
         except RelightError as error:
             self._failed(coming, coming.version, error)
+            return False
+        return True
 
     def _submit(self, workers: Workers, work: Callable[[], None], done: Future[Any]) -> None:
         try:

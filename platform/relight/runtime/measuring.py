@@ -154,6 +154,7 @@ def _made(fetch: Fetch) -> set[str]:
 
 def main() -> int:
     """The child: load what standard input describes, and tell its bytes as the last line of standard output."""
+    memory.die_with_parent()
     logs.configure(os.environ.get("RELIGHT_LOG_LEVEL") or "warning")
     asked = json.load(sys.stdin)
     try:

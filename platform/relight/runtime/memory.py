@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import gc
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 from relight.base.errors import PlatformError
+
+_PR_SET_PDEATHSIG = 1
+"""Of linux/prctl.h."""
 
 GpuCounter = Callable[[int], int | None]
 """Bytes that the process of an id holds on GPUs; None where there is no GPU here to ask."""
@@ -33,9 +37,14 @@ def resident(pid: int) -> int:
     raise PlatformError(f"{path} does not say how much memory the process takes")
 
 
+def die_with_parent() -> None:
+    """Have the kernel end this process when the thread that started it is gone, however it went."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def trim() -> None:
     """Give freed memory back to the machine: what was unloaded must not stay with the allocator."""
-    gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):
