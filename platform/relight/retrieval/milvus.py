@@ -187,7 +187,7 @@ class Milvus:
 
     def _call(self, call: Callable[[Any], T]) -> T:
         """Run ``call`` with the client; what pymilvus raises becomes one of our sentences."""
-        from grpc import RpcError  # type: ignore[import-untyped]
+        from grpc import RpcError
         from pymilvus.exceptions import MilvusException
 
         def attempt(repeated: bool) -> T:

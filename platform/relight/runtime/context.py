@@ -29,6 +29,8 @@ class FunctionSettings:
     """What is asked of the repository although it is known on this node; ``relight.store.cache`` says what there is."""
     max_body: int = MAX_BODY
     queue_limit: int = QUEUE_LIMIT
+    protocol: str = "http"
+    """What is spoken on the port: ``http``, or ``grpc``, for Knative gives a function one port."""
     environ: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -45,6 +47,9 @@ class FunctionSettings:
                 return default
             return int(raw)
 
+        protocol = environ.get("RELIGHT_PROTOCOL") or "http"
+        if protocol not in ("http", "grpc"):
+            problems.append(Problem("RELIGHT_PROTOCOL", f"expected http or grpc, got {protocol!r}"))
         settings = cls(
             name=environ.get("K_SERVICE") or None,
             namespace=environ.get("RELIGHT_NAMESPACE") or None,
@@ -55,6 +60,7 @@ class FunctionSettings:
             revalidate=environ.get("RELIGHT_REVALIDATE") or "background",
             max_body=number("RELIGHT_MAX_BODY_BYTES", MAX_BODY) or MAX_BODY,
             queue_limit=number("RELIGHT_QUEUE_LIMIT", QUEUE_LIMIT) or QUEUE_LIMIT,
+            protocol=protocol,
             environ=dict(environ),
         )
         if problems:

@@ -11,6 +11,7 @@ from typing import Any
 
 from relight.base.errors import Failed, LoadFailed, NotFound, NotReady, RelightError
 from relight.runtime import endpoints, loader
+from relight.runtime.answers.statistics import Counted, Statistics
 from relight.runtime.batcher import Batcher
 from relight.runtime.context import FunctionSettings
 from relight.runtime.function import Function
@@ -43,9 +44,10 @@ class Engine:
         self.lifecycle = Lifecycle()
         self.timeline = timeline or Timeline()
         self.metrics = Metrics(self._queued)
+        self.statistics = Statistics()
         self._source = source
         self._function: Function | None = None
-        self._batcher: Batcher | None = None
+        self._batcher: Counted | None = None
         self._workers: Workers | None = None
         self._admits = True
 
@@ -106,7 +108,11 @@ class Engine:
         self._function = function
         name = function.context.name
         if isinstance(function, Model):
-            self._batcher = Batcher(name, function.compute, self.settings.queue_limit)
+            counts = self.statistics.of(
+                function.context.model, function.context.version, batched=function.max_batch_size > 0
+            )
+            batcher = Batcher(name, counts.measured(function.compute), self.settings.queue_limit)
+            self._batcher = Counted(batcher, counts)
             self._workers = Workers(f"{name}-events", EVENT_THREADS, self.settings.queue_limit)
         elif isinstance(function, Step):
             self._workers = Workers(f"{name}-step", function.concurrency, self.settings.queue_limit)
@@ -154,7 +160,7 @@ class Engine:
         return function
 
     @property
-    def batcher(self) -> Batcher:
+    def batcher(self) -> Counted:
         self.model  # noqa: B018  raises where there is none
         assert self._batcher is not None
         return self._batcher

@@ -11,7 +11,7 @@ from relight.runtime.answers.timing import server_timing
 from relight.runtime.batcher import Computed, Job
 from relight.runtime.model import Model
 from relight.runtime.pending import Waiting
-from relight.wire import v2
+from relight.wire import compression, v2
 from relight.wire.http import Request, Response
 
 if TYPE_CHECKING:
@@ -86,15 +86,37 @@ def load(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Res
     return _json({"name": named(engine, parameters).context.model, "load": True})
 
 
+def statistics(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response:
+    """Of the model that the path names, or of all."""
+    if "model" in parameters:
+        named(engine, parameters)
+    else:
+        engine.model  # noqa: B018  raises where there is none
+    return _json(engine.statistics.render(parameters.get("model"), parameters.get("version")))
+
+
 def infer(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Waiting:
     model = named(engine, parameters)
-    asked = v2.decode_request(request.headers, request.body, inputs=model.inputs, outputs=model.outputs)
+    form = request.form or v2.HTTP
+    batched = model.max_batch_size > 0
+    asked = form.decode(request, inputs=model.inputs, outputs=model.outputs, batched=batched)
     if asked.id is None and "x-request-id" in request.headers:
         asked = v2.with_id(asked, request.headers.get("x-request-id"))
 
     def finish(computed: Computed) -> Response:
         context = model.context
-        headers, body = v2.encode_response(context.model, context.version, asked, computed.outputs, model.outputs)
-        return Response(200, (*headers, server_timing(computed)), body)
+        outputs = computed.outputs
+        answer = form.encode(context.model, context.version, asked, outputs, model.outputs, batched=batched)
+        return _packed(request, answer.with_headers(server_timing(computed)))
 
     return Waiting(engine.batcher.submit(Job(asked.inputs, asked.parameters)), finish)
+
+
+def _packed(request: Request, response: Response) -> Response:
+    """The answer in the content coding that the caller asks for, where that is worth it."""
+    coding = compression.asked(request.headers.get("accept-encoding"))
+    size = len(response.body)
+    if coding is None or request.form is not None or not compression.SMALLEST <= size <= compression.LARGEST:
+        return response
+    headers = (*response.headers, ("content-encoding", coding), ("vary", "accept-encoding"))
+    return Response(response.status, headers, compression.compress(coding, response.body))
