@@ -15,7 +15,6 @@ log = logging.getLogger("slow")
 class Slow(Model):
     inputs = (TensorSpec("seconds", "FP32", (-1,)),)
     outputs = (TensorSpec("slept", "FP32", (-1,)),)
-    max_batch_size = 8
 
     def infer(self, inputs: dict[str, Array]) -> dict[str, Array]:
         log.info("model.began")
