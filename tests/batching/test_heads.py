@@ -11,6 +11,7 @@ import pytest
 from relight.base.errors import BadInput
 from relight.wire import v2, v2heads
 from relight.wire.http import Headers
+from relight.wire.inference import Wanted
 from relight.wire.tensors import TensorSpec
 
 X = (TensorSpec("x", "FP32", (-1, 2)), TensorSpec("t", "BYTES", (-1,)))
@@ -43,7 +44,7 @@ def test_the_same_header_with_other_bytes_is_another_request() -> None:
         assert (got.id, got.binary, got.outputs, got.parameters) == (
             "7",
             True,
-            (v2.Wanted("y", True),),
+            (Wanted("y", True),),
             {"binary_data_output": True},
         )
 
