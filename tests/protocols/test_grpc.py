@@ -16,7 +16,6 @@ from runtime.test_v2_cases import Constant, Echo
 from tables import load
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
-from tritonclient.utils import InferenceServerException
 
 from relight.base import errors
 from relight.runtime.context import FunctionSettings
@@ -174,15 +173,13 @@ def test_what_triton_s_client_asks(echo: Called) -> None:
         assert client.is_model_ready("echo")
         server = client.get_server_metadata(as_json=True)
         assert server["name"] == "relight"
-        assert "binary_tensor_data" in server["extensions"]
+        assert {"binary_tensor_data", "classification", "model_repository"} <= set(server["extensions"])
+        assert "model_configuration" not in server["extensions"]
         described = client.get_model_metadata("echo", as_json=True)
         assert described["inputs"] == [{"name": "x", "datatype": "INT8", "shape": ["-1"]}]
         index = client.get_model_repository_index(as_json=True)
         assert index["models"] == [{"name": "echo", "state": "READY"}]
         client.load_model("echo")
-        with pytest.raises(InferenceServerException) as raised:
-            client.unload_model("echo")
-        assert raised.value.status() == "StatusCode.UNIMPLEMENTED"
         before = client.get_inference_statistics("echo").model_stats[0]
         given = triton.InferInput("x", [3], "INT8").set_data_from_numpy(np.array([1, 2, 3], np.int8))
         answer = client.infer("echo", [given], request_id="seven", outputs=[triton.InferRequestedOutput("y0")])
@@ -195,6 +192,15 @@ def test_what_triton_s_client_asks(echo: Called) -> None:
         assert after.inference_count - before.inference_count == 2
         assert after.inference_stats.success.count - before.inference_stats.success.count == 2
         assert after.inference_stats.compute_infer.ns > before.inference_stats.compute_infer.ns
+
+
+def test_a_function_s_own_model_is_unloaded_and_loaded() -> None:
+    with called(Echo([TensorSpec("x", "INT8", (-1,))]), RELIGHT_MODEL="echo") as here, here.client() as client:
+        client.unload_model("echo")
+        assert not client.is_model_ready("echo")
+        assert refused(here, infer(raw_input_contents=[b"\x01\x02"]))[0] == "UNAVAILABLE"
+        client.load_model("echo")
+        assert client.is_model_ready("echo")
 
 
 @pytest.mark.parametrize("way", ["raw", "typed"])

@@ -69,11 +69,6 @@ def uncounted(path: str) -> bool:
     return path in _HEALTH or path == "/metrics"
 
 
-def served(path: str) -> bool:
-    """Whether anything is served at a path."""
-    return path in _HEALTH or _match(path) is not None
-
-
 def answer(engine: Engine, request: Request) -> Response | Waiting:
     """The response, or what to wait for. Raises the errors that ``failure`` renders."""
     health_handler = _HEALTH.get(request.path)

@@ -44,6 +44,11 @@ EXTENSIONS = (
 class Form(Protocol):
     """A way of writing requests and answers. ``batched``: the first dimension of the model's tensors is a batch."""
 
+    @property
+    def extensions(self) -> Sequence[str]:
+        """What is understood beyond the protocol's core by who speaks this way."""
+        ...
+
     def decode(
         self, request: Request, *, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], batched: bool
     ) -> InferRequest:
@@ -274,8 +279,8 @@ def _named(name: str, version: str | None, request_id: str | None) -> dict[str, 
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def server_metadata(name: str, version: str) -> dict[str, Any]:
-    return {"name": name, "version": version, "extensions": list(EXTENSIONS)}
+def server_metadata(name: str, version: str, extensions: Sequence[str]) -> dict[str, Any]:
+    return {"name": name, "version": version, "extensions": list(extensions)}
 
 
 def model_metadata(

@@ -14,7 +14,7 @@ import numpy as np
 from google.protobuf import json_format
 
 from relight.base.errors import BadInput, Problem, RelightError
-from relight.wire import grpcstatus, tensors
+from relight.wire import grpcstatus, tensors, v2
 from relight.wire.http import Request, Response
 from relight.wire.inference import InferRequest, Parameter, Wanted, answered, fit, not_missing, pick
 from relight.wire.tensors import Array, TensorSpec
@@ -22,6 +22,8 @@ from relight.wire.v2messages import INFERENCE
 from relight.wire.v2mistakes import MOST, refusal, shown_shape
 
 CONTENT_TYPE = "application/grpc"
+EXTENSIONS = tuple(name for name in v2.EXTENSIONS if name != "model_configuration")
+"""The call ModelConfig is not served."""
 
 _CONTENTS = {
     "BOOL": "bool_contents",
@@ -42,6 +44,8 @@ _FIELDS = tuple(dict.fromkeys(_CONTENTS.values()))
 
 class GrpcForm:
     """One call, as the form of its request and answer. ``message`` is the ModelInferRequest of an inference."""
+
+    extensions = EXTENSIONS
 
     def __init__(self, message: Any = None) -> None:
         self._message = message

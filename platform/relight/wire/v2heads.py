@@ -107,6 +107,8 @@ def _remember(key: tuple[bytes, int, int, int], request: InferRequest, specs: tu
 class _Http:
     """JSON and binary tensors: the form of requests that come by HTTP."""
 
+    extensions = v2.EXTENSIONS
+
     def decode(
         self, request: Request, *, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], batched: bool
     ) -> InferRequest:

@@ -33,7 +33,8 @@ def _json(body: object, status: int = 200) -> Response:
 
 
 def server(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response:
-    return _json(v2.server_metadata("relight", _version()))
+    form = request.form or v2heads.HTTP
+    return _json(v2.server_metadata("relight", _version(), form.extensions))
 
 
 def live(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response:

@@ -8,7 +8,6 @@ from typing import Any
 
 import orjson
 
-from relight.runtime import endpoints
 from relight.wire import grpcstatus
 from relight.wire.http import Request, Response
 from relight.wire.v2grpc import GrpcForm, message_of, parameters_of
@@ -87,8 +86,6 @@ def _change(verb: str) -> Callable[[Any], Request]:
     def route(message: Any) -> Request:
         _one_repository(message.repository_name)
         path = f"{_model(message.model_name).replace('/v2/', '/v2/repository/', 1)}/{verb}"
-        if not endpoints.served(path):
-            raise Refused(grpcstatus.UNIMPLEMENTED, f"this process does not {verb} models on demand")
         values = parameters_of(message.parameters)
         if any(isinstance(value, bytes) for value in values.values()):
             raise Refused(grpcstatus.INVALID_ARGUMENT, "files are not taken with a call; push them to the repository")
