@@ -11,6 +11,7 @@ import pytest
 from relight.base.errors import BadInput
 from relight.wire import v2, v2heads
 from relight.wire.http import Headers
+from relight.wire.inference import Wanted
 from relight.wire.tensors import TensorSpec
 
 X = (TensorSpec("x", "FP32", (-1, 2)), TensorSpec("t", "BYTES", (-1,)))
@@ -43,7 +44,7 @@ def test_the_same_header_with_other_bytes_is_another_request() -> None:
         assert (got.id, got.binary, got.outputs, got.parameters) == (
             "7",
             True,
-            (v2.Wanted("y", True),),
+            (Wanted("y", True),),
             {"binary_data_output": True},
         )
 
@@ -89,3 +90,18 @@ def test_no_more_is_remembered_than_that_many() -> None:
     for number in range(2 * v2heads.MOST):
         read(*request(bytes(8), id=str(number)))
     assert len(v2heads._known) <= v2heads.MOST
+
+
+def test_classification_is_remembered_with_the_header() -> None:
+    outputs = [{"name": "y", "parameters": {"classification": 2}}]
+    headers, body = request(np.ones((1, 2), "<f4").tobytes(), outputs=outputs)
+    assert read(headers, body).outputs == read(headers, body).outputs == (Wanted("y", False, 2),)
+
+
+def test_a_body_of_bytes_alone_is_read_anew_each_time() -> None:
+    headers = Headers({v2.HEADER_LENGTH: "0"})
+    specs = (TensorSpec("x", "FP32", (-1, 2)),)
+    for rows in ([1.0, 2.0], [3.0, 4.0]):
+        asked = v2heads.decode_request(headers, np.array(rows, "<f4").tobytes(), inputs=specs, outputs=Y, batched=True)
+        assert asked.inputs["x"].tolist() == [rows]
+        assert asked.binary

@@ -119,6 +119,15 @@ def test_objects_of_a_function() -> None:
     assert build_objects(embed, OPTIONS) == yaml.safe_load(WANTED)
 
 
+def test_a_function_that_speaks_grpc_says_so() -> None:
+    text = FUNC.replace("  envs:\n", "  envs:\n    - {name: RELIGHT_PROTOCOL, value: grpc}\n")
+    assert text != FUNC
+    (container,) = build_objects(project(text), OPTIONS)[0]["spec"]["template"]["spec"]["containers"]
+    assert container["ports"] == [{"name": "h2c", "containerPort": 8080}]
+    assert container["livenessProbe"] == {"grpc": {"port": 8080, "service": "liveness"}}
+    assert container["readinessProbe"] == {"grpc": {"port": 8080, "service": "readiness"}}
+
+
 def test_a_trigger_is_named_by_what_it_subscribes_to() -> None:
     # sha256("default|type=a")[:8], as func computes it
     assert trigger_name("f", "default", {"type": "a"}) == "f-trigger-eefaf830"

@@ -124,6 +124,8 @@ def _command(host: str, program: Path, env: dict[str, str], fd: int, control: in
             return [sys.executable, "-c", _REPLICA, json.dumps(payload), str(fd), str(control)]
         case "func":
             return [sys.executable, "-c", _FUNC]
+        case "serve":
+            return [sys.executable, "-m", "relight.runtime.serve", str(program)]
         case "gunicorn":
             return [*gunicorn, "-k", "relight.runtime.hosts.gunicorn.Worker", "function:new()"]
         case "flask":
@@ -141,7 +143,8 @@ def start(host: str, name: str, folder: Path, **env: str) -> Running:
     ours, theirs = socket.socketpair()
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    if host == "func":
+    binds = host in ("func", "serve")
+    if binds:
         # It binds for itself, with SO_REUSEADDR: the port is free again in time.
         listener.close()
     environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
@@ -150,11 +153,12 @@ def start(host: str, name: str, folder: Path, **env: str) -> Running:
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONWARNINGS": "default",
         "LISTEN_ADDRESS": f"127.0.0.1:{port}",
+        "PORT": str(port),
         "K_SERVICE": name,
         "RELIGHT_NAMESPACE": "tests",
         **env,
     }
-    fds = [theirs.fileno(), *([] if host == "func" else [listener.fileno()])]
+    fds = [theirs.fileno(), *([] if binds else [listener.fileno()])]
     command = _command(host, program, env | {"K_SERVICE": name}, listener.fileno(), theirs.fileno())
     with log.open("wb") as output:
         process = subprocess.Popen(

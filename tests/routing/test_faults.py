@@ -230,7 +230,7 @@ async def test_unasked_bytes_on_an_idle_connection_are_no_answer() -> None:
         pytest.param(b"POST %b\r\nX: a\rGET / HTTP/1.1\r\n\r\n", id="bare carriage return"),
         pytest.param(b"POST %b\r\nno colon\r\n\r\n", id="no colon"),
         pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="TLS"),
-        pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", id="HTTP/2"),
+        pytest.param(b"PRI * HTTP/2.0\r\n\r\nSS\r\n\r\n", id="nearly HTTP/2"),
     ],
 )
 def test_smuggling(request_bytes: bytes) -> None:

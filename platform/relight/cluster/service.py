@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,8 +58,7 @@ def build_service(project: Project, options: Options) -> dict[str, Any]:
         "name": CONTAINER,
         "image": options.image,
         "env": env,
-        "livenessProbe": {"httpGet": {"path": function.liveness, "port": 0}},
-        "readinessProbe": {"httpGet": {"path": function.readiness, "port": 0}},
+        **_serving(function, env),
     }
     resources = {key: dict(getattr(function.resources, key)) for key in ("requests", "limits")}
     container |= (
@@ -105,6 +104,20 @@ def build_service(project: Project, options: Options) -> dict[str, Any]:
     if problems:
         raise Unprocessable.of(problems)
     return merge(service, _named(project.patch))
+
+
+def _serving(function: FuncYaml, env: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    """How the container is spoken to: where it speaks gRPC, its one port says so and the probes ask in its way."""
+    if {"name": "RELIGHT_PROTOCOL", "value": "grpc"} not in env:
+        return {
+            "livenessProbe": {"httpGet": {"path": function.liveness, "port": 0}},
+            "readinessProbe": {"httpGet": {"path": function.readiness, "port": 0}},
+        }
+    return {
+        "ports": [{"name": "h2c", "containerPort": 8080}],
+        "livenessProbe": {"grpc": {"port": 8080, "service": "liveness"}},
+        "readinessProbe": {"grpc": {"port": 8080, "service": "readiness"}},
+    }
 
 
 def build_triggers(project: Project, namespace: str, owner: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:

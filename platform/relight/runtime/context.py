@@ -52,6 +52,8 @@ class FunctionSettings:
     """Seconds between two looks for changes in the repository; 0: it is not watched."""
     load_wait: float = LOAD_WAIT
     """Seconds that a request waits for its model to be loaded."""
+    protocol: str = "http"
+    """What is spoken on the port: ``http``, or ``grpc``, for Knative gives a function one port."""
     environ: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -102,6 +104,9 @@ class FunctionSettings:
                 problems.append(Problem("", error.message))
                 return None
 
+        protocol = environ.get("RELIGHT_PROTOCOL") or "http"
+        if protocol not in ("http", "grpc"):
+            problems.append(Problem("RELIGHT_PROTOCOL", f"expected http or grpc, got {protocol!r}"))
         settings = cls(
             name=environ.get("K_SERVICE") or None,
             namespace=environ.get("RELIGHT_NAMESPACE") or None,
@@ -119,6 +124,7 @@ class FunctionSettings:
             memory_budget=size("RELIGHT_MEMORY_BUDGET"),
             repository_poll=seconds("RELIGHT_REPOSITORY_POLL", 0.0),
             load_wait=seconds("RELIGHT_LOAD_WAIT", LOAD_WAIT),
+            protocol=protocol,
             environ=dict(environ),
         )
         if problems:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from relight.base.errors import NotAllowed, NotFound, RelightError
+from relight.base.errors import NotAllowed, NotFound, RelightError, Unsupported
 from relight.runtime.answers import events, health, openai, repository, v2
 from relight.runtime.pending import Waiting
+from relight.wire import compression
 from relight.wire import openai as openai_wire
 from relight.wire import v2 as v2_wire
 from relight.wire.http import Request, Response
@@ -33,9 +35,9 @@ _ROUTES: tuple[tuple[re.Pattern[str], Mapping[str, Handler]], ...] = tuple(
         ("/v2/models", {"GET": v2.models}),
         ("/v2/models/stats", {"GET": v2.statistics}),
         (_MODEL, {"GET": v2.metadata}),
+        (_MODEL + "/stats", {"GET": v2.statistics}),
         (_MODEL + "/ready", {"GET": v2.model_ready}),
         (_MODEL + "/config", {"GET": v2.configuration}),
-        (_MODEL + "/stats", {"GET": v2.statistics}),
         ("/v2/repository/index", {"POST": repository.index}),
         ("/v2/repository/models/(?P<model>[^/]+)/load", {"POST": repository.load}),
         ("/v2/repository/models/(?P<model>[^/]+)/unload", {"POST": repository.unload}),
@@ -78,10 +80,20 @@ def answer(engine: Engine, request: Request) -> Response | Waiting:
     method = "GET" if request.method == "HEAD" else request.method
     handler = match.methods.get(method)
     if handler is not None:
-        return handler(engine, request, match.parameters)
+        return handler(engine, _unpacked(request, engine.settings.max_body), match.parameters)
     if method == "OPTIONS":
         return Response(204, (("allow", _allowed(match)),))
     raise NotAllowed(f"{request.method} is not served at {request.path[:200]!r}, only {_allowed(match)}")
+
+
+def _unpacked(request: Request, limit: int) -> Request:
+    """The request with its body as it was before a content coding packed it."""
+    coding = request.headers.get("content-encoding")
+    if coding is None or request.form is not None:
+        return request
+    if len(request.headers.getall("content-encoding")) > 1:
+        raise Unsupported("a body in more than one content coding is not understood")
+    return replace(request, body=compression.decompress(coding, request.body, limit))
 
 
 def _allowed(match: _Match) -> str:
@@ -91,6 +103,8 @@ def _allowed(match: _Match) -> str:
 
 def failure(request: Request, error: RelightError) -> Response:
     """An error as the path's protocol writes it, with Retry-After and Allow where they belong."""
+    if request.form is not None:
+        return request.form.failure(error)
     openai_path = request.path.startswith("/v1/")
     body = openai_wire.error_body(error) if openai_path else v2_wire.error_body(error)
     headers = [("content-type", v2_wire.JSON)]

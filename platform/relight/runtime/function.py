@@ -104,6 +104,8 @@ class Function:
 
         try:
             settings = FunctionSettings.from_environ(cfg)
+            if settings.protocol != "http":
+                raise BadInput(f"RELIGHT_PROTOCOL={settings.protocol} is for `python -m relight.runtime.serve`")
         except BadInput as error:
             # A start that raises ends the process, and the platform starts it anew: a load that fails is told instead.
             return Engine(_raising(error), FunctionSettings())

@@ -20,11 +20,8 @@ import orjson
 import uvloop
 
 from relight.base import logs
-from relight.base.errors import BadInput
-from relight.runtime.context import FunctionSettings
-from relight.runtime.engine import Engine
+from relight.runtime import serve
 from relight.runtime.function import Function
-from relight.runtime.hosts.server import Server
 from relight.runtime.lifecycle import State
 from relight.runtime.timeline import Timeline
 
@@ -51,48 +48,37 @@ async def _serve(source: str, listener: socket.socket, control: socket.socket, t
         loop.add_signal_handler(number, ended.set)
     channel = _Channel(loop, control, ended.set)
     channel.open()
-    engine = _engine(source, timeline)
-    failed = False
+    engine = serve.engine_for(lambda: load_function(source), os.environ, timeline)
+    settled: asyncio.Future[tuple[State, str]] = loop.create_future()
 
     def moved(state: State, reason: str) -> None:
-        nonlocal failed
-        if state is State.READY:
-            channel.tell({"event": "ready", "phases": timeline.phases})
-        elif state is State.FAILED:
-            failed = True
-            error = reason.partition(" failed: ")[2] or reason
-            channel.tell({"event": "failed", "phase": timeline.current, "error": error})
-            ended.set()
+        if state in (State.READY, State.FAILED) and not settled.done():
+            settled.set_result((state, reason))
+            if state is State.FAILED:
+                ended.set()
 
     # Heard in the thread that loads: the loop is where the rest happens.
     def heard(state: State, reason: str) -> None:
         loop.call_soon_threadsafe(moved, state, reason)
 
+    def announce() -> None:
+        # Only now: gRPC takes the port over when it starts, and whoever connects before that is cut off.
+        settled.add_done_callback(lambda done: _tell(channel, timeline, *done.result()))
+
     engine.listen(heard)
     engine.start()
-    server = Server(engine)
-    await server.start([listener])
-    await ended.wait()
-    await server.drain()
-    await server.stop()
-    engine.stop()
+    await serve.serve(engine, [listener], ended, started=announce)
+    failed = settled.done() and settled.result()[0] is State.FAILED
     channel.close()
     return 1 if failed else 0
 
 
-def _engine(source: str, timeline: Timeline) -> Engine:
-    try:
-        settings = FunctionSettings.from_environ(os.environ)
-    except BadInput as error:
-        return Engine(_failing(error), FunctionSettings(), timeline)
-    return Engine(lambda: load_function(source), settings, timeline)
-
-
-def _failing(error: Exception) -> Callable[[], Function]:
-    def source() -> Function:
-        raise error
-
-    return source
+def _tell(channel: _Channel, timeline: Timeline, state: State, reason: str) -> None:
+    if state is State.READY:
+        channel.tell({"event": "ready", "phases": timeline.phases})
+    else:
+        error = reason.partition(" failed: ")[2] or reason
+        channel.tell({"event": "failed", "phase": timeline.current, "error": error})
 
 
 def load_function(source: str) -> Function:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
+
+if TYPE_CHECKING:
+    from relight.wire.v2 import Form
 
 
 class Headers:
@@ -66,6 +70,8 @@ class Request:
     headers: Headers = field(default_factory=Headers)
     body: bytes = b""
     query: str = ""
+    form: Form | None = None
+    """How the request and its answer are written, where the host speaks another protocol than HTTP."""
 
     def parameters(self) -> dict[str, str]:
         """The query's parameters, the last of each name."""

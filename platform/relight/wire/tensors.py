@@ -45,6 +45,10 @@ DATATYPES: tuple[str, ...] = tuple(_NUMPY)
 BINARY_ONLY = frozenset({"FP16", "BF16"})
 """Datatypes that have no JSON form: a JSON number says nothing about which 16-bit value was meant."""
 
+_COUNTED_FROM = 64 * 2**10
+"""Bytes of JSON from which elements are counted by their commas before they are made: each becomes an object of 32
+bytes, so a body of the largest size could take gigabytes for a tensor whose shape promises one number."""
+
 _V2 = {dtype: name for name, dtype in _NUMPY.items() if name != "BF16"}
 _SIZES = {name: dtype.itemsize for name, dtype in _NUMPY.items()} | {"BF16": 2}
 _LENGTH = struct.Struct("<I")
@@ -129,6 +133,7 @@ def from_json(datatype: str, shape: Sequence[int], raw: bytes | memoryview, path
     """
     if datatype in BINARY_ONLY:
         raise _bad(f"{path}.data", f"{datatype} needs the binary form (parameters.binary_data_size)")
+    _not_far_too_many(datatype, shape, raw, path)
     depth = _depth(raw)
     if depth == 0 or depth not in {1, len(shape)}:
         raise _bad(f"{path}.data", f"expected a flat array or one nested as shape {list(shape)}")
@@ -153,6 +158,14 @@ def from_json(datatype: str, shape: Sequence[int], raw: bytes | memoryview, path
         if kind == "f" and not np.isfinite(array).all():
             raise _bad(f"{path}.data", f"a value does not fit {datatype}")
     return _shaped(array, shape, path)
+
+
+def _not_far_too_many(datatype: str, shape: Sequence[int], raw: bytes | memoryview, path: str) -> None:
+    if datatype == "BYTES" or len(raw) < _COUNTED_FROM:
+        return
+    found = bytes(raw).count(b",") + 1
+    if found > max(1, count(shape)):
+        raise _bad(f"{path}.data", f"shape {list(shape)} promises {count(shape)} elements, {found} are there")
 
 
 def _integers(data: list[Any], datatype: str, path: str) -> Array:
@@ -293,5 +306,8 @@ def to_bytes(array: Array, datatype: str | None = None) -> bytes:
 def _rounded_bf16(array: Array) -> Array:
     bits = array.view("<u4")
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    # Rounding could carry a NaN's payload into the exponent and make it an infinity.
-    return np.where(np.isnan(array), np.uint32(0x7FC0), rounded).astype("<u2")
+    # Rounding could carry a NaN's payload into the exponent and make it an infinity. What came as BF16 is left bit for
+    # bit; a NaN whose payload lies in the lower half alone becomes a quiet one.
+    cut = bits >> np.uint32(16)
+    cut = np.where(cut & np.uint32(0x7F), cut, cut | np.uint32(0x40))
+    return np.where(np.isnan(array), cut, rounded).astype("<u2")

@@ -2,51 +2,75 @@
 
 A request is read with the model's own specifications at hand, so that all its mistakes are reported at once, each by
 its field path. The binary form is the "binary tensor data" extension: a JSON header of
-``Inference-Header-Content-Length`` bytes, then the tensors' bytes in the order of the header.
+``Inference-Header-Content-Length`` bytes, then the tensors' bytes in the order of the header; a length of 0 means that
+the whole body is the bytes of the model's only input.
 
 An output that has no JSON form (FP16, BF16, BYTES that are not UTF-8) is sent in the binary form even when nobody asked
 for it, and the answer's headers say so.
+
+The same requests come by gRPC as messages (``v2grpc``); what both have in common is in ``inference``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
 
 import msgspec
 import orjson
 
 from relight.base.errors import BadInput, Failed, Problem, RelightError
 from relight.wire import tensors
-from relight.wire.http import Headers
-from relight.wire.tensors import Array, TensorSpec
+from relight.wire.http import Headers, Request, Response
+from relight.wire.inference import InferRequest as InferRequest
+from relight.wire.inference import Parameter, answered, fit, not_missing, pick
+from relight.wire.tensors import ANY, Array, TensorSpec
+from relight.wire.v2mistakes import MOST, mistakes, refusal, shown
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
 HEADER_LENGTH = "inference-header-content-length"
-EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "statistics")
-
-Parameter = str | int | float | bool
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """One output that the request asks for, and in which form."""
-
-    name: str
-    binary: bool
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "statistics",
+)
 
 
-@dataclass(frozen=True, slots=True)
-class InferRequest:
-    """A request whose tensors fit the model. ``outputs`` empty: all of them, in ``binary`` form or not."""
+class Form(Protocol):
+    """A way of writing requests and answers. ``batched``: the first dimension of the model's tensors is a batch."""
 
-    inputs: dict[str, Array]
-    id: str | None = None
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    outputs: tuple[Wanted, ...] = ()
-    binary: bool = False
+    @property
+    def extensions(self) -> Sequence[str]:
+        """What is understood beyond the protocol's core by who speaks this way."""
+        ...
+
+    def decode(
+        self, request: Request, *, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], batched: bool
+    ) -> InferRequest:
+        """Read a request for a model of these inputs and outputs. BadInput names every mistake of it."""
+        ...
+
+    def encode(
+        self,
+        name: str,
+        version: str | None,
+        request: InferRequest,
+        outputs: Mapping[str, Array],
+        specs: Sequence[TensorSpec],
+        *,
+        batched: bool,
+    ) -> Response:
+        """The answer: the outputs that were asked for, in the form that was asked for."""
+        ...
+
+    def failure(self, error: RelightError) -> Response:
+        """The answer that tells of an error."""
+        ...
 
 
 class _Tensor(msgspec.Struct):
@@ -73,30 +97,36 @@ _envelope = msgspec.json.Decoder(_Envelope)
 
 
 def decode_request(
-    headers: Headers, body: bytes, *, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    headers: Headers,
+    body: bytes,
+    *,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    batched: bool = False,
 ) -> InferRequest:
-    """Read an inference request for a model of these inputs and outputs. BadInput names every mistake of it."""
-    head, tail = _split(headers.get(HEADER_LENGTH), body)
+    """Read an inference request for a model of these inputs and outputs. BadInput names every mistake of it.
+
+    ``batched`` (the first dimension is a batch) matters where the body is tensor bytes alone.
+    """
+    length = headers.get(HEADER_LENGTH)
+    if length == "0":
+        return InferRequest(inputs=_only_input(inputs, body, batched), binary=True)
+    head, tail = _split(length, body)
     try:
         envelope = _envelope.decode(head)
     except msgspec.ValidationError as error:
-        raise BadInput.of(
-            _mistakes(head) or [Problem("", f"the request is not one of the protocol: {error}")]
-        ) from None
+        found = mistakes(msgspec.json.decode(head))
+        raise refusal(found or [Problem("", f"the request is not one of the protocol: {error}")]) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(f"the body is not JSON: {error}") from None
     problems: list[Problem] = []
     arrays = _read_inputs(envelope.inputs, tail, inputs, problems)
-    wanted = _read_outputs(envelope, outputs, problems)
+    default = envelope.parameters.get("binary_data_output") is True
+    asked = ((output.name, output.parameters) for output in envelope.outputs)
+    wanted = pick(asked, outputs, default, problems)
     if problems:
-        raise BadInput.of(problems)
-    return InferRequest(
-        inputs=arrays,
-        id=envelope.id,
-        parameters=envelope.parameters,
-        outputs=wanted,
-        binary=envelope.parameters.get("binary_data_output") is True,
-    )
+        raise refusal(problems)
+    return InferRequest(inputs=arrays, id=envelope.id, parameters=envelope.parameters, outputs=wanted, binary=default)
 
 
 def with_id(request: InferRequest, request_id: str | None) -> InferRequest:
@@ -124,11 +154,35 @@ def _split(length: str | None, body: bytes) -> tuple[bytes | memoryview, memoryv
         raise BadInput.of(
             [Problem(path, f"the JSON header is said to be {length[:40]} bytes, the body is {len(body)}")]
         )
-    if size == 0:
-        raise BadInput.of(
-            [Problem(path, "a body of tensor bytes alone is not supported; send a JSON header before it")]
-        )
     return view[:size], view[size:]
+
+
+def _only_input(specs: Sequence[TensorSpec], body: bytes, batched: bool) -> dict[str, Array]:
+    """The model's only input from a body that is nothing but its bytes: a batch of one, at most one size unknown.
+
+    Of BYTES it is one element, without a length before it.
+    """
+    if len(specs) != 1:
+        raise BadInput(f"a body of tensor bytes alone is for models of one input; this one has {len(specs)}")
+    spec = specs[0]
+    size = tensors.size_of(spec.datatype)
+    shape = list(spec.shape)
+    if batched and shape and shape[0] == ANY:
+        shape[0] = 1
+    open_ends = [axis for axis, length in enumerate(shape) if length == ANY]
+    if size is None:
+        shape = [1 if length == ANY else length for length in shape]
+        body = len(body).to_bytes(4, "little") + body
+    elif open_ends:
+        if len(open_ends) > 1:
+            raise BadInput(
+                f"the shape {list(spec.shape)} of {spec.name!r} does not follow from a body of {len(body)} bytes; "
+                "send a JSON header before it"
+            )
+        row = size * abs(tensors.count(shape))
+        # Where it does not divide, the comparison with the shape says so.
+        shape[open_ends[0]] = len(body) // row if row else 0
+    return {spec.name: tensors.from_bytes(spec.datatype, shape, body, f"the body as {spec.name!r}")}
 
 
 def _read_inputs(
@@ -144,132 +198,40 @@ def _read_inputs(
         raw: memoryview | None = None
         if size is not None:
             if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-                message = f"expected a number of bytes, got {size!r}"
+                message = f"expected a number of bytes, got {shown(size)}"
                 problems.append(Problem(f"{path}.parameters.binary_data_size", message))
                 # Where the next tensor's bytes begin is unknown from here on.
                 return arrays
             if at + size > len(tail):
-                message = f"{tensor.name!r} promises {size} bytes of binary data, {len(tail) - at} are there"
+                message = f"{shown(tensor.name)} promises {size} bytes of binary data, {len(tail) - at} are there"
                 problems.append(Problem(f"{path}.parameters.binary_data_size", message))
                 return arrays
             raw = tail[at : at + size]
             at += size
-        if tensor.name in seen:
-            problems.append(Problem(f"{path}.name", f"there are two inputs named {tensor.name!r}"))
-            continue
-        seen.add(tensor.name)
-        spec = known.get(tensor.name)
+        spec = fit(tensor.name, tensor.datatype, tensor.shape, known, seen, path, problems)
+        if len(problems) > MOST:
+            return arrays
         if spec is None:
-            names = ", ".join(map(repr, known)) or "no inputs"
-            problems.append(Problem(f"{path}.name", f"the model has no input {tensor.name!r}; it has {names}"))
             continue
         try:
-            arrays[tensor.name] = _read_tensor(tensor, raw, spec, path)
+            arrays[tensor.name] = _read_data(tensor, raw, path)
         except BadInput as error:
             problems.extend(error.problems)
     if at < len(tail):
         problems.append(Problem("", f"{len(tail) - at} bytes follow the last binary tensor"))
-    missing = [name for name, spec in known.items() if name not in seen and not spec.optional]
-    if missing:
-        problems.append(Problem("inputs", f"missing {', '.join(map(repr, missing))}"))
+    not_missing(known, seen, problems)
     return arrays
 
 
-def _read_tensor(tensor: _Tensor, raw: memoryview | None, spec: TensorSpec, path: str) -> Array:
-    problems = []
-    if tensor.datatype not in tensors.DATATYPES:
-        problems.append(Problem(f"{path}.datatype", f"{tensor.datatype!r} is not one of {tensors.expected()}"))
-    elif tensor.datatype != spec.datatype:
-        message = f"input {tensor.name!r} is {spec.datatype}, got {tensor.datatype}"
-        problems.append(Problem(f"{path}.datatype", message))
-    if any(size < 0 for size in tensor.shape):
-        problems.append(Problem(f"{path}.shape", f"{tensor.shape} has a negative dimension"))
-    elif not spec.accepts(tensor.shape):
-        message = f"input {tensor.name!r} takes {list(spec.shape)}, got {tensor.shape}"
-        problems.append(Problem(f"{path}.shape", message))
+def _read_data(tensor: _Tensor, raw: memoryview | None, path: str) -> Array:
     data = bytes(tensor.data)
     if raw is None and not data:
-        problems.append(Problem(f"{path}.data", "missing, and there is no binary_data_size either"))
+        raise BadInput.of([Problem(f"{path}.data", "missing, and there is no binary_data_size either")])
     if raw is not None and data:
-        problems.append(Problem(f"{path}.data", "given twice: as JSON and as binary data"))
-    if problems:
-        raise BadInput.of(problems)
+        raise BadInput.of([Problem(f"{path}.data", "given twice: as JSON and as binary data")])
     if raw is not None:
         return tensors.from_bytes(tensor.datatype, tensor.shape, raw, path)
     return tensors.from_json(tensor.datatype, tensor.shape, data, path)
-
-
-def _read_outputs(envelope: _Envelope, specs: Sequence[TensorSpec], problems: list[Problem]) -> tuple[Wanted, ...]:
-    known = {spec.name for spec in specs}
-    default = envelope.parameters.get("binary_data_output") is True
-    wanted: dict[str, Wanted] = {}
-    for index, output in enumerate(envelope.outputs):
-        if output.name not in known:
-            names = ", ".join(repr(spec.name) for spec in specs)
-            message = f"the model has no output {output.name!r}; it has {names}"
-            problems.append(Problem(f"outputs[{index}].name", message))
-        elif output.name in wanted:
-            problems.append(Problem(f"outputs[{index}].name", f"{output.name!r} is asked for twice"))
-        wanted[output.name] = Wanted(output.name, output.parameters.get("binary_data", default) is True)
-    return tuple(wanted.values())
-
-
-def _mistakes(head: bytes | memoryview) -> list[Problem]:
-    """Every mistake in the form of a request that the typed decoder refused at the first one."""
-    body = msgspec.json.decode(head)
-    if not isinstance(body, dict):
-        return [Problem("", f"expected a JSON object, got {_kind(body)}")]
-    found = list(_wrong_parameters(body, ""))
-    if not isinstance(body.get("id"), str | None):
-        found.append(Problem("id", f"expected a string, got {_kind(body['id'])}"))
-    if "inputs" not in body:
-        found.append(Problem("inputs", "missing"))
-    for field_name, check in (("inputs", _wrong_input), ("outputs", _wrong_output)):
-        items = body.get(field_name, [])
-        if not isinstance(items, list):
-            found.append(Problem(field_name, f"expected an array, got {_kind(items)}"))
-            continue
-        for index, item in enumerate(items):
-            path = f"{field_name}[{index}]"
-            if isinstance(item, dict):
-                found.extend(check(item, path))
-            else:
-                found.append(Problem(path, f"expected an object, got {_kind(item)}"))
-    return found
-
-
-def _wrong_input(item: dict[str, Any], path: str) -> Iterable[Problem]:
-    for name in ("name", "datatype"):
-        if not isinstance(item.get(name), str):
-            yield Problem(f"{path}.{name}", f"expected a string, got {_kind(item.get(name))}")
-    shape = item.get("shape")
-    if not isinstance(shape, list):
-        yield Problem(f"{path}.shape", f"expected an array of integers, got {_kind(shape)}")
-    elif any(isinstance(size, bool) or not isinstance(size, int) for size in shape):
-        yield Problem(f"{path}.shape", f"expected integers, got {shape}"[:200])
-    yield from _wrong_parameters(item, f"{path}.")
-
-
-def _wrong_output(item: dict[str, Any], path: str) -> Iterable[Problem]:
-    if not isinstance(item.get("name"), str):
-        yield Problem(f"{path}.name", f"expected a string, got {_kind(item.get('name'))}")
-    yield from _wrong_parameters(item, f"{path}.")
-
-
-def _wrong_parameters(item: dict[str, Any], prefix: str) -> Iterable[Problem]:
-    parameters = item.get("parameters", {})
-    if not isinstance(parameters, dict):
-        yield Problem(f"{prefix}parameters", f"expected an object, got {_kind(parameters)}")
-        return
-    for name, value in parameters.items():
-        if not isinstance(value, str | int | float):
-            message = f"expected a string, a number or a boolean, got {_kind(value)}"
-            yield Problem(f"{prefix}parameters.{name}", message)
-
-
-def _kind(value: object) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "a number"}
-    return "nothing" if value is None else names.get(type(value), "a number")
 
 
 def encode_response(
@@ -278,13 +240,12 @@ def encode_response(
     request: InferRequest,
     outputs: Mapping[str, Array],
     specs: Sequence[TensorSpec],
+    *,
+    batched: bool = False,
 ) -> tuple[tuple[tuple[str, str], ...], bytes]:
     """Headers and body of an answer: the outputs that were asked for, in the form that was asked for."""
-    datatypes = {spec.name: spec.datatype for spec in specs}
-    wanted = request.outputs or tuple(Wanted(spec.name, request.binary) for spec in specs)
     rendered, blobs = [], []
-    for want in wanted:
-        array, datatype = outputs[want.name], datatypes[want.name]
+    for want, datatype, array in answered(request, outputs, specs, batched):
         entry: dict[str, Any] = {"name": want.name, "datatype": datatype, "shape": list(array.shape)}
         if want.binary or not tensors.has_json(array, datatype):
             blob = tensors.to_bytes(array, datatype)
@@ -318,8 +279,8 @@ def _named(name: str, version: str | None, request_id: str | None) -> dict[str, 
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def server_metadata(name: str, version: str) -> dict[str, Any]:
-    return {"name": name, "version": version, "extensions": list(EXTENSIONS)}
+def server_metadata(name: str, version: str, extensions: Sequence[str]) -> dict[str, Any]:
+    return {"name": name, "version": version, "extensions": list(extensions)}
 
 
 def model_metadata(

@@ -8,16 +8,17 @@ so is the answer. Whatever is in the bytes is checked each time.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
+from relight.base.errors import RelightError
 from relight.wire import tensors, v2
-from relight.wire.http import Headers
-from relight.wire.tensors import TensorSpec
-from relight.wire.v2 import HEADER_LENGTH, InferRequest
+from relight.wire.http import Headers, Request, Response
+from relight.wire.tensors import Array, TensorSpec
+from relight.wire.v2 import HEADER_LENGTH, Form, InferRequest
 
 LONGEST = 1024
 """Bytes of a header that is remembered: those of large requests are not worth it."""
@@ -58,17 +59,25 @@ _known: OrderedDict[tuple[bytes, int, int, int], _Known] = OrderedDict()
 
 
 def decode_request(
-    headers: Headers, body: bytes, *, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    headers: Headers,
+    body: bytes,
+    *,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    batched: bool = False,
 ) -> InferRequest:
-    """As ``v2.decode_request``, whose answer it is where a header is new."""
+    """As ``v2.decode_request``, whose answer it is where a header is new, or there is none.
+
+    ``batched`` is no part of what is remembered: it matters only where the body is tensor bytes alone.
+    """
     length = headers.get(HEADER_LENGTH)
     if length is None or len(length) > 4 or not length.isdecimal():
-        return v2.decode_request(headers, body, inputs=inputs, outputs=outputs)
+        return v2.decode_request(headers, body, inputs=inputs, outputs=outputs, batched=batched)
     size = int(length)
     key = (body[:size], len(body), id(inputs), id(outputs))
     known = _known.get(key)
     if known is None:
-        request = v2.decode_request(headers, body, inputs=inputs, outputs=outputs)
+        request = v2.decode_request(headers, body, inputs=inputs, outputs=outputs, batched=batched)
         if 0 < size <= LONGEST:
             _remember(key, request, (inputs, outputs))
         return request
@@ -93,3 +102,33 @@ def _remember(key: tuple[bytes, int, int, int], request: InferRequest, specs: tu
     _known[key] = _Known(replace(request, inputs={}), tuple(cuts), specs)
     if len(_known) > MOST:
         _known.popitem(last=False)
+
+
+class _Http:
+    """JSON and binary tensors: the form of requests that come by HTTP."""
+
+    extensions = v2.EXTENSIONS
+
+    def decode(
+        self, request: Request, *, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], batched: bool
+    ) -> InferRequest:
+        return decode_request(request.headers, request.body, inputs=inputs, outputs=outputs, batched=batched)
+
+    def encode(
+        self,
+        name: str,
+        version: str | None,
+        request: InferRequest,
+        outputs: Mapping[str, Array],
+        specs: Sequence[TensorSpec],
+        *,
+        batched: bool,
+    ) -> Response:
+        headers, body = v2.encode_response(name, version, request, outputs, specs, batched=batched)
+        return Response(200, headers, body)
+
+    def failure(self, error: RelightError) -> Response:
+        return Response(error.status, (("content-type", v2.JSON),), v2.error_body(error))
+
+
+HTTP: Form = _Http()

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from relight.base.tasks import Tasks
 from relight.local.serving.activator import Gates
@@ -18,7 +18,7 @@ from relight.local.serving.types import RevisionKey
 from relight.wire.http import Response
 
 if TYPE_CHECKING:
-    from relight.local.serving.downstream import ClientConnection
+    from relight.local.serving.h2replicas import ReplicaLinks
     from relight.local.serving.upstream import Pools
 
 
@@ -41,6 +41,27 @@ class RouterSettings:
     that answer before it learns that the rest was not wanted."""
 
 
+class Connection(Protocol):
+    """A client's connection, as the router ends it."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is not answered yet."""
+        ...
+
+    def stop(self) -> None:
+        """The router stops: close at once when idle, else after the answers."""
+        ...
+
+    def vanish_now(self) -> None:
+        """The router has no more patience."""
+        ...
+
+    def buffered(self) -> int:
+        """Bytes kept for this client, both ways."""
+        ...
+
+
 @dataclass
 class Context:
     """Made by the router, read by its connections."""
@@ -51,13 +72,14 @@ class Context:
     metrics: RouterMetrics
     deadlines: Deadlines
     pools: Pools
+    links: ReplicaLinks
     tasks: Tasks
     clock: Callable[[], float]
     pages: Mapping[bytes, Callable[[], Response]]
     """What the router itself answers, by path; functions have two segments at least."""
     on_replica_error: Callable[[RevisionKey, str], None]
     on_first_answer: Callable[[RevisionKey, str, float], None]
-    connections: set[ClientConnection] = field(default_factory=set)
+    connections: set[Connection] = field(default_factory=set)
     draining: bool = False
     """The router stops: every answer is the last one of its connection."""
     all_closed: asyncio.Event | None = None

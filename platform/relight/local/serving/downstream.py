@@ -16,6 +16,7 @@ from typing import cast
 
 import httptools
 
+from relight.local.serving import h2client
 from relight.local.serving.aiming import aim, offers_only_h2c
 from relight.local.serving.context import Context
 from relight.local.serving.exchange import Exchange
@@ -38,6 +39,8 @@ class ClientConnection(asyncio.Protocol):
         self.deadline = FOREVER
         self.teller = Teller(b"unknown")
         self._last_chance = FOREVER
+        self._opening: bytes | None = b""
+        """The first bytes, until they tell HTTP/1.1 from HTTP/2."""
         self._context = context
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
@@ -241,6 +244,15 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._ended:
             return
+        if self._opening is not None:
+            data = self._opening + data
+            if len(data) < len(h2client.SIGN) and h2client.SIGN.startswith(data):
+                self._opening = data
+                return
+            self._opening = None
+            if data.startswith(h2client.SIGN):
+                self._hand_over(data)
+                return
         current = self._current
         if current is not None and current.tunnel:
             current.tunnel_up(data)
@@ -249,6 +261,18 @@ class ClientConnection(asyncio.Protocol):
             self._keep_raw(data)
             return
         self._feed(data)
+
+    def _hand_over(self, data: bytes) -> None:
+        """The client speaks HTTP/2 with prior knowledge: another kind of connection takes over."""
+        transport, self._transport = self._transport, None
+        assert transport is not None
+        self._ended = True
+        connection = h2client.H2ClientConnection(self._context)
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        self._context.connections.discard(self)
+        self._context.deadlines.watched.discard(self)
+        connection.data_received(data)
 
     def eof_received(self) -> bool:
         # A client that closes its side has gone, as for Go's server and nginx.

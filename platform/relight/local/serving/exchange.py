@@ -161,6 +161,9 @@ class Exchange:
         if self._gate is None:
             raise Refusal(503, "not_ready", f"revision {self._key} is not set up on this machine yet")
         self._limits = limits = self._gate.limits
+        if limits.h2c:
+            name = f"{route.namespace}/{route.name}"
+            raise Refusal(505, "h2c_only", f"{name} speaks HTTP/2 with prior knowledge only: its port is named h2c")
         self._deadline = self.arrived + min(limits.timeout, limits.response_start)
         self._series = self._context.metrics.series(self._key)
 

@@ -162,11 +162,17 @@ def pod_autoscaler_for(revision: Mapping[str, Any], reachable: bool) -> Object:
         },
         "spec": {
             **({"containerConcurrency": concurrency} if concurrency else {}),
-            "protocolType": "http1",
+            "protocolType": "h2c" if speaks_h2c(revision) else "http1",
             "reachability": "Reachable" if reachable else "Unreachable",
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": f"{meta['name']}-deployment"},
         },
     }
+
+
+def speaks_h2c(revision: Mapping[str, Any]) -> bool:
+    """Whether its port is named ``h2c``, Knative's word for HTTP/2 with prior knowledge."""
+    containers = revision["spec"]["containers"]
+    return any(port.get("name") == "h2c" for container in containers for port in container.get("ports") or ())
 
 
 def _replica_labels(revision: Mapping[str, Any]) -> dict[str, str]:

@@ -249,6 +249,7 @@ class Revisions:
                 timeout=timeout,
                 response_start=float(spec.get("responseStartTimeoutSeconds") or timeout),
                 idle=float(spec.get("idleTimeoutSeconds") or 0),
+                h2c=objects.speaks_h2c(revision),
             ),
             grace=timeout,
             progress_deadline=(parse_duration(deadline) if deadline else self._configs.scaling().progress_deadline),

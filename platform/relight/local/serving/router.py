@@ -22,6 +22,7 @@ from relight.local.serving.activator import Gates
 from relight.local.serving.context import Context, RouterSettings
 from relight.local.serving.deadlines import Deadlines
 from relight.local.serving.downstream import ClientConnection
+from relight.local.serving.h2replicas import ReplicaLinks
 from relight.local.serving.metrics import RouterMetrics
 from relight.local.serving.routes import Routes
 from relight.local.serving.types import RevisionKey
@@ -47,6 +48,7 @@ class Router:
         clock: Callable[[], float] = time.monotonic,
         random01: Callable[[], float] = random.random,
     ) -> None:
+        tasks = Tasks("router")
         self._context = Context(
             routes=routes,
             gates=gates,
@@ -54,7 +56,8 @@ class Router:
             metrics=RouterMetrics(gates, registry),
             deadlines=Deadlines(clock),
             pools=Pools(clock),
-            tasks=Tasks("router"),
+            links=ReplicaLinks(tasks),
+            tasks=tasks,
             clock=clock,
             pages={b"/": self._list_functions, **(pages or {})},
             on_replica_error=on_replica_error,
@@ -99,6 +102,7 @@ class Router:
         context.deadlines.close()
         await context.tasks.stop()
         context.pools.close()
+        context.links.close()
         context.metrics.unregister()
 
     @property
@@ -109,7 +113,8 @@ class Router:
     @property
     def buffered_bytes(self) -> int:
         """Bytes of requests and answers that are kept in this process now, sockets' own buffers not counted."""
-        return sum(connection.buffered() for connection in self._context.connections)
+        context = self._context
+        return sum(connection.buffered() for connection in context.connections) + context.links.buffered()
 
     def _list_functions(self) -> Response:
         functions = [

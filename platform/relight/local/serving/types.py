@@ -35,6 +35,8 @@ class RevisionLimits:
     """From the request's arrival to the first byte of the answer."""
     idle: float = 0.0
     """Between two bytes of an answer; 0: no limit."""
+    h2c: bool = False
+    """Its replicas speak HTTP/2 with prior knowledge, and nothing else: the container's port is named ``h2c``."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from relight.runtime.batcher import Computed, Job
 from relight.runtime.pending import Waiting
 from relight.runtime.repository import RepositoryModel
 from relight.runtime.served import Served
-from relight.wire import modelconfig, v2, v2heads
+from relight.wire import compression, modelconfig, v2, v2heads
 from relight.wire.http import Request, Response
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def _json(body: object, status: int = 200) -> Response:
 
 
 def server(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response:
-    return _json(v2.server_metadata("relight", _version()))
+    form = request.form or v2heads.HTTP
+    return _json(v2.server_metadata("relight", _version(), form.extensions))
 
 
 def live(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response:
@@ -90,12 +91,25 @@ def infer(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Re
 def computing(served: Served, request: Request) -> Waiting:
     """An inference request, handed to a loaded model."""
     model = served.model
-    asked = v2heads.decode_request(request.headers, request.body, inputs=model.inputs, outputs=model.outputs)
+    form = request.form or v2heads.HTTP
+    batched = model.max_batch_size > 0
+    asked = form.decode(request, inputs=model.inputs, outputs=model.outputs, batched=batched)
     if asked.id is None and "x-request-id" in request.headers:
         asked = v2.with_id(asked, request.headers.get("x-request-id"))
 
     def finish(computed: Computed) -> Response:
-        headers, body = v2.encode_response(served.name, served.version, asked, computed.outputs, model.outputs)
-        return Response(200, (*headers, server_timing(computed)), body)
+        name, version, outputs = served.name, served.version, computed.outputs
+        answer = form.encode(name, version, asked, outputs, model.outputs, batched=batched)
+        return _packed(request, answer.with_headers(server_timing(computed)))
 
     return Waiting(served.submit(Job(asked.inputs, asked.parameters)), finish)
+
+
+def _packed(request: Request, response: Response) -> Response:
+    """The answer in the content coding that the caller asks for, where that is worth it."""
+    coding = compression.asked(request.headers.get("accept-encoding"))
+    size = len(response.body)
+    if coding is None or request.form is not None or not compression.SMALLEST <= size <= compression.LARGEST:
+        return response
+    headers = (*response.headers, ("content-encoding", coding), ("vary", "accept-encoding"))
+    return Response(response.status, headers, compression.compress(coding, response.body))
