@@ -27,6 +27,8 @@ lint: setup-dev
 check-benchmarks: setup-dev
 	$(BIN)/python benchmarks/router.py --check
 	$(BIN)/python benchmarks/cold_start.py --check
+	$(BIN)/python benchmarks/events.py --check
+	$(BIN)/python benchmarks/events_loss.py --check
 
 # A function's image is built from its folder alone: it gets relight as a wheel until relight is published.
 wheels: setup
