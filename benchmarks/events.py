@@ -388,7 +388,8 @@ def measure(check: bool) -> int:
             total += len(waits)
             print(
                 f"  {producers:>2} producers {rates[producers]:7.0f} events/s,"
-                f" {rates[producers] / least:.2f} of the floor  p50 {share(waits, 0.5):.2f}  p99 {share(waits, 0.99):.2f} ms"
+                f" {rates[producers] / least:.2f} of the floor "
+                f" p50 {share(waits, 0.5):.2f}  p99 {share(waits, 0.99):.2f} ms"
             )
         samples = asyncio.run(chain(port, end_port, events))
         print(f"a chain of {STEPS} warm functions, one event at a time:")

@@ -231,15 +231,15 @@ async def measure(events: int, kills: int, seed: int) -> int:
             for number in range(kills):
                 # Kills are spread over the run by what has come to its end, so that each falls into work.
                 share = (number + rng.random()) / kills
-                while len(lines(folder / "end.log")) < share * events * 0.9 and not producing.done():
-                    await asyncio.sleep(0.01)
+                while len(lines(folder / "end.log")) < share * events * 0.9 and not producing.done():  # noqa: ASYNC110
+                    await asyncio.sleep(0.03)
                 victim = processes[rng.choice(list(processes))]
                 victim.kills += 1
                 await victim.kill()
                 await asyncio.sleep(rng.random() * 0.3)
                 await victim.start()
             await producing
-            while rest(folder):
+            while rest(folder):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         finally:
             producing.cancel()
