@@ -129,6 +129,10 @@ def _build_text(
             problems.append(Problem(f"{path}.{name}", f"a non-empty string was expected, got {value!r}"[:200]))
         else:
             wanted.append((name, _canonical(value) if exact and name == "time" else value))
+    if exact and len(wanted) == 1 and wanted[0][0] == "type":
+        # What nearly all Triggers ask, of every event.
+        type_ = wanted[0][1]
+        return lambda event: event.type == type_
     return lambda event: all(compare(text(event, name) or "", value) for name, value in wanted)
 
 

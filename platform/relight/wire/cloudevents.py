@@ -37,6 +37,8 @@ JSON = "application/json"
 
 _REQUIRED = ("id", "source", "type")
 _OPTIONAL = ("subject", "time", "dataschema", "datacontenttype")
+_SLOTS = ("id", "source", "type", "attributes", "data", "implied_json")
+_FIELDS = frozenset(_SLOTS)
 _NAME = re.compile(r"[a-z0-9]+")
 _RFC3339 = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:)(?:([0-5]\d)|60)(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
@@ -135,12 +137,32 @@ class Event:
 
     def replace(self, **changes: Any) -> Event:
         """A copy with other fields (id, source, type, data…) or attributes (``subject="s"``; None removes)."""
+        if changes.keys().isdisjoint(_FIELDS):
+            return self._with(changes)
         attributes = dict(changes.pop("attributes", self.attributes))
         fields = {
             name: changes.pop(name, getattr(self, name)) for name in ("id", "source", "type", "data", "implied_json")
         }
         attributes.update(changes)
         return Event(attributes=attributes, **fields)
+
+    def _with(self, changes: Mapping[str, Any]) -> Event:
+        """A copy with other attributes. Only these are checked: the rest was when this event was made."""
+        kept, problems = dict(self.attributes), []
+        for name, value in changes.items():
+            if value is None or (value == "" and name in _OPTIONAL):
+                kept.pop(name, None)
+                continue
+            problem = _wrong(name, value)
+            if problem:
+                problems.append(Problem(name, problem))
+            kept[name] = value
+        if problems:
+            raise BadInput.of(problems)
+        copy = object.__new__(Event)
+        for field_name in _SLOTS:
+            object.__setattr__(copy, field_name, kept if field_name == "attributes" else getattr(self, field_name))
+        return copy
 
 
 def is_json(content_type: str | None) -> bool:

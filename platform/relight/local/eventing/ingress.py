@@ -101,6 +101,9 @@ class Ingress:
             return web.Response(status=status, text=error.message + "\n", headers=more)
         return web.Response(status=202, headers=_ALLOW)
 
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"the event is larger than {self._limit} bytes")
+
     def _events(self, headers: Headers, body: bytes) -> list[Event]:
         """The events of a request: one, or those of a batch, which is accepted as a whole or not at all."""
         if cloudevents.mode(headers) != "batch" or self._strict:
@@ -113,16 +116,21 @@ class Ingress:
         return events
 
     async def _read(self, request: web.BaseRequest) -> bytes:
-        too_large = TooLarge(f"the event is larger than {self._limit} bytes")
         if (request.content_length or 0) > self._limit:
-            raise too_large
+            raise self._too_large()
+        if request.content.is_eof() and request.content.exception() is None:
+            # It came with the head, as nearly always.
+            body = request.content.read_nowait()
+            if len(body) > self._limit:
+                raise self._too_large()
+            return body
         parts, size = [], 0
         try:
             async with asyncio.timeout(BODY_TIMEOUT):
                 async for part in request.content.iter_any():
                     size += len(part)
                     if size > self._limit:
-                        raise too_large
+                        raise self._too_large()
                     parts.append(part)
         except TimeoutError as error:
             raise BadInput(f"the body did not arrive within {BODY_TIMEOUT:g} s") from error

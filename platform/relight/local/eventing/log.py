@@ -315,8 +315,8 @@ class EventLog:
             raise NotReady("the event log is closed")
         future: asyncio.Future[Result] = self._loop.create_future()
         self._operations.put(_Operation(run, future))
-        # Cancelling the caller must not cancel the commit that is on its way.
-        return await asyncio.shield(future)
+        # A caller that is cancelled does not hold up the commit that is on its way: nobody waits for it any more.
+        return await future
 
     def _write(self, database: sqlite3.Connection) -> None:
         """The writer thread: take all that waits, commit it as one, tell the loop; until the None of ``stop``."""
