@@ -112,6 +112,11 @@ WRONG: list[tuple[str, dict[str, str | None], list[str]]] = [
     ("a syntax error", {"function/func.py": "def new(:\n"}, ["function/func.py:1: it is not Python"]),
     ("another kind", {"relight.yaml": "kind: Deployment\n"}, ["relight.yaml: kind: expected Service"]),
     ("another name", {"relight.yaml": "metadata: {name: other}\n"}, ["relight.yaml: metadata.name"]),
+    (
+        "a canary that goes backwards",
+        {"relight.yaml": "policy: {canary: {steps: [50, 10]}}\n"},
+        ["relight.yaml: policy.canary.steps: expected ascending percents"],
+    ),
     ("a stray key", {"relight.yaml": "resources: {}\n"}, ["relight.yaml: resources: unknown key"]),
     (
         "all files at once",

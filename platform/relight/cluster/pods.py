@@ -27,10 +27,11 @@ def harden(spec: dict[str, Any]) -> None:
         *container.get("envFrom", ()),
         {"secretRef": {"name": CREDENTIALS, "optional": True}},
     ]
+    given = {one["name"] for one in container["env"]}
+    places = (("RELIGHT_CACHE", CACHE), ("HOME", SCRATCH))
     container["env"] = [
         *container["env"],
-        {"name": "RELIGHT_CACHE", "value": CACHE},
-        {"name": "HOME", "value": SCRATCH},
+        *({"name": name, "value": path} for name, path in places if name not in given),
     ]
     mounts, volumes = container.setdefault("volumeMounts", []), spec.setdefault("volumes", [])
     for name, path in (("cache", CACHE), ("tmp", SCRATCH)):

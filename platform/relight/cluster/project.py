@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from relight.base.errors import BadInput, NotFound, Problem, Unprocessable
+from relight.decide.canary import read_policy
 from relight.wire import funcyaml
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -112,6 +113,11 @@ def _relight_yaml(
     if not isinstance(policy, dict):
         wrong("policy", "expected a mapping")
         policy = {}
+    try:
+        read_policy(policy)
+    except BadInput as error:
+        for problem in error.problems:
+            wrong(problem.path, problem.message)
     for key in value.keys() - _PATCH_KEYS:
         wrong(str(key), "unknown key; expected metadata, spec or policy")
     for key, expected in (("apiVersion", "serving.knative.dev/v1"), ("kind", "Service")):
