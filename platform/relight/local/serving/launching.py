@@ -29,7 +29,7 @@ log = logging.getLogger("relight.local.serving")
 
 TARGET = "relight.runtime.replica:run"
 """What a replica's process runs. Named, not imported: local mode starts functions and speaks to them over HTTP."""
-COMMON = ("relight.sdk", "relight.runtime.replica")
+COMMON = ("relight.sdk", "relight.runtime.replica", "relight.store.files")
 """What every function needs: each zygote has it imported."""
 
 
