@@ -139,7 +139,7 @@ def test_the_model_that_is_served_is_in_func_yaml(tmp_path: Path) -> None:
         ("RELIGHT_MODEL", "minilm"),
         ("RELIGHT_FUNCTION", "model"),
     ]
-    assert project.preload == ("numpy", "onnxruntime")
+    assert project.preload == ("numpy", "onnxruntime", "relight.backends.onnxruntime")
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
