@@ -20,6 +20,7 @@ from relight.local.serving.h2client import SIGN
 from relight.local.serving.h2frames import Frames, FrameTooLarge, GoAway
 from relight.local.serving.h2link import STREAMS, WINDOW
 from relight.local.serving.types import Address, RevisionKey, RevisionLimits, RouteTarget
+from relight.wire.http import Response
 
 CANCEL, REFUSED, NO_ERROR, INTERNAL = 8, 7, 0, 2
 GRPC = ("content-type", "application/grpc")
@@ -103,6 +104,16 @@ async def test_the_path_form_serves_who_can_use_it() -> None:
         assert replica.seen[0].headers[":authority"] == "echo.default.localhost"
         index = await client.call(b"", "/", authority=f"127.0.0.1:{r.rig.port}", method="GET")
         assert json.loads(index.body)["functions"][0]["name"] == "echo"
+
+
+@looped
+async def test_pages_of_the_router() -> None:
+    async with h2rig(pages={b"/own": lambda: Response(200, (("content-type", "text/plain"),), b"mine")}) as r:
+        client = await r.client()
+        assert (await client.call(b"", "/own?q", authority="localhost", method="GET")).body == b"mine"
+        unknown = await client.call(b"", "/other?q", authority="localhost", method="GET")
+        assert unknown.headers[":status"] == "404"
+        assert b"/other names no function" in unknown.body
 
 
 @looped
