@@ -62,17 +62,19 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None
     return use
 
 
-@pytest.fixture
-def client(s3_server: str, aws: Callable[[str], None]) -> Any:
+@pytest.fixture(scope="session")
+def client(s3_server: str) -> Any:
     """A client of the S3 server, as any other tool has one."""
     import boto3
 
-    aws(s3_server)
-    return boto3.client("s3")
+    access = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
+    return boto3.client("s3", endpoint_url=s3_server, **access)
 
 
 @pytest.fixture
-def bucket(client: Any) -> str:
+def bucket(client: Any, s3_server: str, aws: Callable[[str], None]) -> str:
+    """A new bucket; the environment leads to its server."""
+    aws(s3_server)
     name = f"models-{secrets.token_hex(6)}"
     client.create_bucket(Bucket=name)
     return name

@@ -14,7 +14,6 @@ import pytest
 
 from relight.cli import main
 from relight.store.cache import NodeCache
-from relight.store.manifest import CHUNK
 from relight.store.repository import Repository
 
 
@@ -49,15 +48,25 @@ def relight(
     return relight
 
 
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A model of a few kilobytes, for it is pushed over and over."""
+    folder = tmp_path / "small"
+    (folder / "assets").mkdir(parents=True)
+    (folder / "model.onnx").write_bytes(os.urandom(3000))
+    (folder / "assets" / "words.txt").write_text("a b c")
+    return folder
+
+
 def test_the_way_of_a_model(
-    relight: Callable[..., Ran], repository: Repository, storage: Any, weights: Path, tmp_path: Path, read_all: Any
+    relight: Callable[..., Ran], repository: Repository, storage: Any, small: Path, tmp_path: Path, read_all: Any
 ) -> None:
-    pushed = relight("model", "push", str(weights), f"{repository.uri}/bert", "-o", "json", RELIGHT_REPOSITORY="")
+    pushed = relight("model", "push", str(small), f"{repository.uri}/bert", "-o", "json", RELIGHT_REPOSITORY="")
     assert (pushed.code, pushed.json["version"]) == (0, 1), pushed.err
-    assert "bert version 2 pushed" in relight("model", "push", str(weights), "bert").out
+    assert "bert version 2 pushed" in relight("model", "push", str(small), "bert").out
     pulled = relight("model", "pull", "bert", "copy", "--version", "1")
-    assert pulled.out == "bert version 1 (17 MB) pulled into copy\n", pulled.err
-    assert read_all(tmp_path / "copy") == read_all(weights)
+    assert pulled.out == "bert version 1 (3.0 kB) pulled into copy\n", pulled.err
+    assert read_all(tmp_path / "copy") == read_all(small)
     assert os.access(tmp_path / "copy" / "model.onnx", os.W_OK)
     again = relight("model", "pull", "bert", "copy")
     assert (again.code, again.err) == (
@@ -69,7 +78,7 @@ def test_the_way_of_a_model(
     storage.edit("bert/2/model.onnx", lambda data: b"x" + data[1:])
     verified = relight("model", "verify", "bert")
     assert verified.code == 1
-    assert f"{repository.uri}/bert/2/model.onnx is corrupt: bytes 0 to {CHUNK}" in verified.out
+    assert f"{repository.uri}/bert/2/model.onnx is corrupt: bytes 0 to 3000" in verified.out
     assert "bert    1         ok" in verified.out
 
     removed = relight("model", "rm", "bert", "--version", "2", "-o", "json")
@@ -78,7 +87,7 @@ def test_the_way_of_a_model(
     assert relight("model", "rm", "bert", "--version", "2").code == 4
     assert relight("model", "rm", "bert").code == 7
     # Its number is not used again, for a node may know what it was.
-    assert "bert version 3 pushed" in relight("model", "push", str(weights), "bert").out
+    assert "bert version 3 pushed" in relight("model", "push", str(small), "bert").out
     assert relight("model", "gc", "--keep", "1", "-o", "json").json["removed"] == [{"model": "bert", "version": 1}]
     assert relight("model", "rm", "bert", "--all").code == 0
     assert relight("model", "list").err.startswith("no models in ")
@@ -138,10 +147,10 @@ def test_a_limit_of_the_cache(relight: Callable[..., Ran], repository: Repositor
     )
 
 
-def test_keys(relight: Callable[..., Ran], weights: Path, tmp_path: Path, read_all: Any) -> None:
+def test_keys(relight: Callable[..., Ran], small: Path, tmp_path: Path, read_all: Any) -> None:
     one, other = (base64.b64encode(os.urandom(32)).decode() for _ in range(2))
     (tmp_path / "secret").write_text(f"{one}\n")
-    pushed = relight("model", "push", str(weights), "bert", RELIGHT_ENCRYPTION_KEY_FILE=str(tmp_path / "secret"))
+    pushed = relight("model", "push", str(small), "bert", RELIGHT_ENCRYPTION_KEY_FILE=str(tmp_path / "secret"))
     assert pushed.out.endswith(", encrypted\n"), pushed.err
     refused = relight("cache", "prefetch", "bert")
     assert refused.code == 1
@@ -152,7 +161,7 @@ def test_keys(relight: Callable[..., Ran], weights: Path, tmp_path: Path, read_a
     assert relight("model", "verify", "bert").code == 0
     assert relight("cache", "prefetch", "bert", RELIGHT_ENCRYPTION_KEY=one).code == 0
     assert relight("model", "pull", "bert", "copy", RELIGHT_ENCRYPTION_KEY=f"{other} {one}").code == 0
-    assert read_all(tmp_path / "copy") == read_all(weights)
+    assert read_all(tmp_path / "copy") == read_all(small)
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_refusals_name_the_place(
         far.versions("bert")
 
 
-def test_a_bucket_that_is_not_there(client: Any) -> None:
+def test_a_bucket_that_is_not_there(bucket: str) -> None:
     with pytest.raises(StoreError, match="cannot list s3://no-such-bucket/m/bert: there is no bucket 'no-such-bucket'"):
         Repository.open("s3://no-such-bucket/m").versions("bert")
 
