@@ -1,4 +1,4 @@
-"""The door of brokers and channels: ``POST /NAMESPACE/BROKER``. 202 means that the event is on disk, nothing else does.
+"""What the door of brokers and channels answers: ``POST /NAMESPACE/BROKER``. 202 means that the event is on disk.
 
 Status codes are those of Knative's broker ingress; where that answers with an empty body, a sentence says why.
 """
@@ -6,32 +6,27 @@ Status codes are those of Knative's broker ingress; where that answers with an e
 from __future__ import annotations
 
 import asyncio
-import errno
-import logging
 import math
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError
 
-from relight.base.errors import BadInput, Forbidden, NotAllowed, NotFound, PortTaken, RelightError, TooLarge
+from relight.base.errors import BadInput, Forbidden, NotAllowed, NotFound, RelightError, TooLarge
+from relight.local.eventing.door import TARDY, Door, Post
 from relight.local.eventing.naming import CHANNELS, Hub
 from relight.wire import cloudevents
 from relight.wire.cloudevents import Event
-from relight.wire.http import Headers
-
-log = logging.getLogger("relight.eventing")
+from relight.wire.http import Headers, Response
 
 Publish = Callable[[Hub, list[Event], Headers], Awaitable[None]]
 
 MAX_BATCH = 1000
 """Events in one batch at most."""
-BODY_TIMEOUT = 30.0
-"""Seconds for a body to arrive."""
-SHUTDOWN = 5.0
-"""Seconds that requests under way get when the listener closes."""
 _CHANNEL_PATHS = frozenset(kind.plural for kind in CHANNELS)
-_ALLOW = {"Allow": "POST, OPTIONS"}
+_ALLOW = (("Allow", "POST, OPTIONS"),)
+_TEXT = (("Content-Type", "text/plain; charset=utf-8"),)
+_ACCEPTED = Response(202, _ALLOW)
 
 
 class Ingress:
@@ -55,54 +50,58 @@ class Ingress:
         self._refused = refused
         self._strict = strict
         self._limit = limit
-        self._runner: web.ServerRunner | None = None
+        self._door: Door | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port, which is a free one if 0 was asked for. PortTaken if another program has it."""
-        runner = web.ServerRunner(web.Server(self._answer, access_log=None), shutdown_timeout=SHUTDOWN)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, host, port).start()
-        except OSError as error:
-            await runner.cleanup()
-            if error.errno != errno.EADDRINUSE:
-                raise
-            raise PortTaken(f"port {port} for the broker is taken; set RELIGHT_BROKER_PORT to another, or 0") from error
-        self._runner = runner
-        return int(runner.addresses[0][1])
+        door = Door(self._post, web.Server(self._other, access_log=None), self._limit)
+        bound = await door.start(host, port)
+        self._door = door
+        return bound
 
     async def stop(self) -> None:
         """Close the door; requests under way are answered. Idempotent."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        door, self._door = self._door, None
+        if door is not None:
+            await door.stop()
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _post(self, post: Post) -> Response:
         try:
-            _check_origin(request)
+            _check_origin(post.headers)
+            hub = _hub(post.path)
+            if post.body is None:
+                raise TooLarge(f"the event is larger than {self._limit} bytes")
+            await self._publish(hub, self._events(post.headers, post.body), post.headers)
+        except RelightError as error:
+            return self._failure(error)
+        return _ACCEPTED
+
+    async def _other(self, request: web.BaseRequest) -> web.StreamResponse:
+        """A look inside, a preflight, a mistake; and events on a connection that had one of these before."""
+        try:
+            _check_origin(Headers.from_raw(request.raw_headers))
             inspected = await self._inspect(request)
             if inspected is not None:
                 return inspected
             if request.method == "OPTIONS":
-                return web.Response(headers=_ALLOW | {"Webhook-Allowed-Origin": "*", "Webhook-Allowed-Rate": "*"})
+                allowed = {"Webhook-Allowed-Origin": "*", "Webhook-Allowed-Rate": "*"}
+                return web.Response(headers=dict(_ALLOW) | allowed)
             if request.method != "POST":
                 raise NotAllowed(f"{request.method} is not allowed; POST an event")
-            hub = _hub(request.path)
-            body = await self._read(request)
-            headers = Headers.from_raw(request.raw_headers)
-            await self._publish(hub, self._events(headers, body), headers)
+            body = await _read(request, self._limit)
+            answer = await self._post(Post(request.path, Headers.from_raw(request.raw_headers), body, True))
         except RelightError as error:
-            more = dict(_ALLOW)
-            if error.retry_after is not None:
-                more["Retry-After"] = str(math.ceil(error.retry_after))
-            # Knative's ingress knows no 415: what is no event of its kinds is 400.
-            status = 400 if error.status == 415 else error.status
-            self._refused(status)
-            return web.Response(status=status, text=error.message + "\n", headers=more)
-        return web.Response(status=202, headers=_ALLOW)
+            answer = self._failure(error)
+        return web.Response(status=answer.status, headers=dict(answer.headers), body=answer.body)
 
-    def _too_large(self) -> TooLarge:
-        return TooLarge(f"the event is larger than {self._limit} bytes")
+    def _failure(self, error: RelightError) -> Response:
+        headers: tuple[tuple[str, str], ...] = (*_ALLOW, *_TEXT)
+        if error.retry_after is not None:
+            headers = (*headers, ("Retry-After", str(math.ceil(error.retry_after))))
+        # Knative's ingress knows no 415: what is no event of its kinds is 400.
+        status = 400 if error.status == 415 else error.status
+        self._refused(status)
+        return Response(status, headers, f"{error.message}\n".encode())
 
     def _events(self, headers: Headers, body: bytes) -> list[Event]:
         """The events of a request: one, or those of a batch, which is accepted as a whole or not at all."""
@@ -115,28 +114,22 @@ class Ingress:
             raise TooLarge(f"a batch of {len(events)} events is more than the {MAX_BATCH} that are taken at once")
         return events
 
-    async def _read(self, request: web.BaseRequest) -> bytes:
-        if (request.content_length or 0) > self._limit:
-            raise self._too_large()
-        if request.content.is_eof() and request.content.exception() is None:
-            # It came with the head, as nearly always.
-            body = request.content.read_nowait()
-            if len(body) > self._limit:
-                raise self._too_large()
-            return body
-        parts, size = [], 0
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT):
-                async for part in request.content.iter_any():
-                    size += len(part)
-                    if size > self._limit:
-                        raise self._too_large()
-                    parts.append(part)
-        except TimeoutError as error:
-            raise BadInput(f"the body did not arrive within {BODY_TIMEOUT:g} s") from error
-        except (BadHttpMessage, HttpProcessingError) as error:
-            raise BadInput("the body is not well-formed HTTP") from error
-        return b"".join(parts)
+
+async def _read(request: web.BaseRequest, limit: int) -> bytes | None:
+    """The body; None where it is longer than ``limit``."""
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(TARDY):
+            async for part in request.content.iter_any():
+                size += len(part)
+                if size > limit:
+                    return None
+                parts.append(part)
+    except TimeoutError as error:
+        raise BadInput(f"the request did not arrive within {TARDY:g} s") from error
+    except (BadHttpMessage, HttpProcessingError) as error:
+        raise BadInput("the body is not well-formed HTTP") from error
+    return b"".join(parts)
 
 
 def _hub(path: str) -> Hub:
@@ -152,12 +145,12 @@ def _hub(path: str) -> Hub:
     raise BadInput(f"{path!r} is not /NAMESPACE/BROKER"[:200])
 
 
-def _check_origin(request: web.BaseRequest) -> None:
+def _check_origin(headers: Headers) -> None:
     """Only programs on this machine: a web page elsewhere could point its own name at loopback (DNS rebinding)."""
-    host = request.headers.get("Host", "")
+    host = headers.get("host") or ""
     if not _is_local(host):
         raise Forbidden(f"the Host {host!r} is not this machine"[:200])
-    origin = request.headers.get("Origin")
+    origin = headers.get("origin")
     if origin is not None and not _is_local(origin.partition("://")[2]):
         raise Forbidden(f"the Origin {origin!r} is not this machine"[:200])
 
