@@ -55,7 +55,7 @@ def _fetch(settings: FunctionSettings) -> Fetched:
     cache = NodeCache(folder, settings.cache_limit, revalidate=settings.revalidate)
     repository = Repository.open(settings.repository, settings.keys)
     fetched = cache.fetch(repository, settings.model, settings.model_version)
-    if not fetched.asked:
+    if not fetched.settled:
         arguments = (cache, repository, settings.model, settings.model_version, fetched)
         timer = threading.Timer(REVALIDATE_AFTER, _revalidate, arguments)
         timer.daemon = True
