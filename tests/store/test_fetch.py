@@ -80,8 +80,9 @@ def test_a_second_fetch_reads_no_weights(
         assert (fetched.hit, fetched.version) == (True, 1)
     expected = reads[storage.uri.partition(":")[0]]
     assert [call.replace("bert/1/.relight/", "") for call in storage.calls] == expected
-    # What was used unasked has to be asked about later, unless it cannot change.
-    assert fetched.asked == bool(expected or version)
+    assert fetched.asked == bool(expected)
+    # What was used unasked is asked about later, unless it cannot change or nobody wants to know.
+    assert fetched.settled == bool(expected or version or revalidate == "never")
 
 
 def test_a_version_that_is_pushed_later_is_the_latest(

@@ -60,7 +60,7 @@ def _fetch(settings: FunctionSettings) -> tuple[Fetched, ModelFiles]:
     fetched = cache.fetch(repository, settings.model, settings.model_version)
     # What the cache answered without the repository is to stay so: no call before the first answer.
     files = modelfiles.fetch(repository, settings.model, folder, fresh=fetched.asked)
-    if not fetched.asked:
+    if not fetched.settled:
         arguments = (cache, repository, settings.model, settings.model_version, fetched)
         timer = threading.Timer(REVALIDATE_AFTER, _revalidate, arguments)
         timer.daemon = True

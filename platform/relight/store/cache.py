@@ -45,8 +45,10 @@ class Fetched:
     hit: bool
     """True: nothing was fetched."""
     asked: bool
-    """False: the repository was not asked; ``NodeCache.revalidate`` tells whether it has something newer."""
+    """Whether the repository was asked for it."""
     lease: Lock = field(repr=False)
+    settled: bool = True
+    """False: the repository may have something newer; ``NodeCache.revalidate`` asks."""
 
     def close(self) -> None:
         self.lease.release()
@@ -123,7 +125,7 @@ class NodeCache:
         except OSError as error:
             kind = NoSpace if error.errno in _FULL else StoreError
             raise kind(f"cannot keep {label} in the node cache {self.path}: {error.strerror}") from error
-        return self._fetched(found.number, found.manifest.digest, lease, hit=hit, asked=True)
+        return self._fetched(found.number, found.manifest.digest, lease, hit=hit, asked=True, settled=True)
 
     def revalidate(self, repository: Repository, name: str, version: int | None, fetched: Fetched) -> bool:
         """Ask the repository about what was used unasked; True if it has something else, for the next one to use."""
@@ -164,9 +166,9 @@ class NodeCache:
         """Remove an entry, or what was fetched of one; False if it is in use, or not there."""
         return self.shelf.evict(digest)
 
-    def _fetched(self, version: int, digest: str, lease: Lock, *, hit: bool, asked: bool) -> Fetched:
+    def _fetched(self, version: int, digest: str, lease: Lock, *, hit: bool, asked: bool, settled: bool) -> Fetched:
         files, made = self.shelf.files(_hex(digest)), self.shelf.made(_hex(digest))
-        return Fetched(files, made, version, digest, hit, asked, lease)
+        return Fetched(files, made, version, digest, hit, asked, lease, settled)
 
     def _hold(
         self, repository: Repository, found: Version, label: str, timeout: float, on_progress: Progress
@@ -196,7 +198,8 @@ class NodeCache:
         if self._policy == "background" and not (settled or repository.objects.remote):
             return None
         if lease := self.shelf.lease(_hex(ref.digest)):
-            return self._fetched(ref.version, ref.digest, lease, hit=True, asked=settled)
+            settled = settled or self._policy == "never"
+            return self._fetched(ref.version, ref.digest, lease, hit=True, asked=False, settled=settled)
         return None
 
     def _refs(self, repository: Repository, name: str) -> Path:
