@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import uvloop
 from aiohttp import web
 
 from relight.local.eventing.controller import Eventing
@@ -27,13 +28,14 @@ Handler = Callable[["Received"], Awaitable[web.Response] | web.Response]
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
-    """Run an async story to its end, within the deadline."""
+    """Run an async story to its end, within the deadline, on the loop that `relight up` uses."""
 
     async def bounded() -> None:
         async with asyncio.timeout(DEADLINE):
             await story
 
-    asyncio.run(bounded())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(bounded())
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import cast
 
 import httptools
 from aiohttp import web
@@ -128,8 +129,7 @@ class _Connection(asyncio.Protocol):
     # -- what the loop tells
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         self._door.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
