@@ -60,8 +60,7 @@ def command(
         ask_from_zero(kube, running, console)
         show_urls(running, console)
         if serve:
-            console.print("\nserving until Ctrl-C")
-            wait_for_interrupt()
+            serve_until_interrupt(console)
     return 0
 
 
@@ -186,8 +185,9 @@ def show_urls(running: Platform, console: Console) -> None:
         console.print(f"  {line}", soft_wrap=True, highlight=False, markup=False)
 
 
-def wait_for_interrupt() -> None:
+def serve_until_interrupt(console: Console) -> None:
     try:
+        console.print("\nserving until Ctrl-C")
         signal.pause()
     except KeyboardInterrupt:
         return
