@@ -9,7 +9,7 @@ own that checks every answer. Servers take turns, so that what else the machine 
     python benchmarks/serving.py             # some minutes
     python benchmarks/serving.py --check     # some seconds; judges answers only
 
-Exits with 1 on any wrong answer or lost connection.
+Exits with 1 on any wrong answer or lost connection of relight's; those of a peer stand in its line.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def ceiling(name: str, environ: dict[str, str], seconds: float, check: bool) -> 
 
 
 def measure(name: str, model: str, check: bool, rounds: int, folder: Path) -> int:
-    """All figures of one model; the number of wrong answers."""
+    """All figures of one model; the number of relight's wrong answers."""
     requests = {}
     for form in {form for server in servers(name) for form in server.forms}:
         requests[form] = folder / f"{name}-{form}.pickle"
@@ -255,7 +255,7 @@ def measure(name: str, model: str, check: bool, rounds: int, folder: Path) -> in
                         samples.setdefault((server.name, form, connections), []).append(figure)
         idle(running, check)
     report(samples, top, top_cpu)
-    return sum(figure.wrong for figures in samples.values() for figure in figures)
+    return sum(figure.wrong for key, figures in samples.items() if key[0] == "relight" for figure in figures)
 
 
 def idle(running: Sequence[tuple[Server, int]], check: bool) -> None:
