@@ -6,7 +6,7 @@ import logging
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,9 @@ def _quantization() -> Any:
 def _prepared(source: Path) -> Iterator[Path]:
     """The file with constants folded and shapes written into it: weights behind a cast are not seen as weights."""
     prepare = import_module("onnxruntime.quantization.shape_inference").quant_pre_process
-    with tempfile.TemporaryDirectory() as folder:
+    source = source.resolve()
+    # What it cannot finish it leaves in the working directory, whoever's that is.
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
         prepared = Path(folder) / MODEL
         large = _is_large(source)
         external = {"save_as_external_data": True, "all_tensors_to_one_file": True} if large else {}
