@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -14,9 +15,10 @@ from typing import Any
 import pytest
 from store.faulty import Faulty
 
-from relight.base.errors import BadInput, Conflict, MissingWeights, NoSpace, StoreError
+from relight.base.errors import BadInput, Conflict, CorruptWeights, MissingWeights, NoSpace, StoreError
+from relight.store.cache import NodeCache
 from relight.store.files import Files
-from relight.store.manifest import CHUNK, Manifest
+from relight.store.manifest import CHUNK, File, Manifest
 from relight.store.repository import Repository
 
 MODEL_JSON = "bert/.relight/model.json"
@@ -263,6 +265,7 @@ def edit(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], bytes]:
         pytest.param(lambda data: b"", "is corrupt: it is not JSON", id="empty"),
         pytest.param(lambda data: b"[1]", "is corrupt: it has no format number", id="list"),
         pytest.param(edit(lambda v: v.update(format=2)), "of format 2, and this relight reads format 1", id="newer"),
+        pytest.param(edit(lambda v: v.update(hash="md5")), "digests by 'md5', and this relight knows", id="hash"),
         pytest.param(edit(lambda v: v["files"].pop()), "digest does not fit the files", id="file-gone"),
         pytest.param(edit(lambda v: v["files"][0].update(size=1)), "digest does not fit the files", id="size"),
         pytest.param(edit(lambda v: v["files"][0].update(path="../up")), "no file name inside", id="escape"),
@@ -284,3 +287,28 @@ def test_a_manifest_reads_as_it_was_written(repository: Repository, weights: Pat
     repository.push(weights, "bert")
     manifest = repository.manifest("bert", 1)
     assert Manifest.decode(manifest.encode(), "here") == manifest
+
+
+def with_sha256(data: bytes, weights: bytes) -> bytes:
+    """A manifest as they were before they named a hash."""
+    value = json.loads(data)
+    del value["hash"]
+    chunks = [hashlib.sha256(weights).hexdigest()]
+    value["files"] = [{"path": "model.onnx", "size": len(weights), "chunks": chunks}]
+    value["digest"] = Manifest.of([File("model.onnx", len(weights), tuple(chunks))], "sha256").digest
+    return json.dumps(value).encode()
+
+
+def test_a_manifest_that_names_no_hash_has_sha256(
+    repository: Repository, storage: Any, make: Callable[..., Path], cache: NodeCache
+) -> None:
+    source = make(100)
+    repository.push(source, "bert")
+    weights = (source / "model.onnx").read_bytes()
+    storage.edit("bert/1/.relight/manifest.json", lambda data: with_sha256(data, weights))
+    with cache.fetch(repository, "bert") as fetched:
+        assert (fetched.path / "model.onnx").read_bytes() == weights
+    cache.verify(fetched.digest.removeprefix("sha256:"))
+    storage.edit("bert/1/model.onnx", lambda data: bytes([data[0] ^ 1]) + data[1:])
+    with pytest.raises(CorruptWeights, match="do not have the digest"):
+        NodeCache(cache.path.parent / "other").fetch(repository, "bert")

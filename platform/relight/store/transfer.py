@@ -18,7 +18,7 @@ from relight.store.manifest import CHUNK, File, Manifest, Piece, chunk_digest
 from relight.store.objects import Objects
 
 THREADS = 8
-"""Ranged reads at once: what object storage needs to fill a 10 Gbit/s line; SHA-256 lets go of the GIL. Each thread
+"""Ranged reads at once: what object storage needs to fill a 10 Gbit/s line; hashing lets go of the GIL. Each thread
 holds one chunk, and its plain form where it is encrypted: 128 MiB at most, whatever the size of the model."""
 
 Progress = Callable[[int, int], None]
@@ -59,7 +59,7 @@ class Source:
             raise CorruptWeights(f"{uri} was changed while it was fetched: fetch it again") from error
         if got != piece.stored:
             raise CorruptWeights(f"{uri} is corrupt: it has {self._size(key)} bytes, its manifest says {file.stored}")
-        if file.chunks is not None and chunk_digest(buffer) != file.chunks[piece.number]:
+        if file.chunks is not None and chunk_digest(buffer, self.manifest.hash) != file.chunks[piece.number]:
             raise CorruptWeights(
                 f"{uri} is corrupt: bytes {piece.stored_at} to {piece.stored_at + piece.stored} do not have the digest "
                 "that its manifest gives"
@@ -90,10 +90,10 @@ def download(source: Source, target: Path, journal: Journal, on_progress: Progre
     def chunk(fd: int, number: int, file: File, piece: Piece) -> None:
         right = file.chunks[piece.number] if file.chunks and file.nonces is None else None
         digest = written.get((number, piece.number))
-        if digest is None or digest != (right or digest) or not _still_there(fd, piece, digest):
+        if digest is None or digest != (right or digest) or not _still_there(fd, piece, digest, manifest.hash):
             data = source.read(file, piece)
             _write(fd, data, piece.offset)
-            digest = right or chunk_digest(data)
+            digest = right or chunk_digest(data, manifest.hash)
             journal.add(number, piece.number, digest)
         digests[number][piece.number] = digest
         advance(piece.length)
@@ -110,7 +110,7 @@ def download(source: Source, target: Path, journal: Journal, on_progress: Progre
         replace(file, chunks=tuple(found), nonces=None, tag=None)
         for file, found in zip(manifest.files, digests, strict=True)
     ]
-    return Manifest.of(files)
+    return Manifest.of(files, manifest.hash)
 
 
 def check(source: Source, on_progress: Progress) -> None:
@@ -141,7 +141,7 @@ def check_folder(folder: Path, manifest: Manifest, on_progress: Progress) -> Non
         path = folder / file.path
         try:
             with open(path, "rb", buffering=0) as opened:
-                right = _still_there(opened.fileno(), piece, file.chunks[piece.number])
+                right = _still_there(opened.fileno(), piece, file.chunks[piece.number], manifest.hash)
         except OSError as error:
             raise CorruptWeights(f"{path} is corrupt: {error.strerror}") from error
         if not right:
@@ -206,6 +206,6 @@ def _write(fd: int, data: bytes | memoryview, offset: int) -> None:
         written += os.pwrite(fd, view[written:], offset + written)
 
 
-def _still_there(fd: int, piece: Piece, digest: str) -> bool:
+def _still_there(fd: int, piece: Piece, digest: str, hash: str) -> bool:
     data = os.pread(fd, piece.length, piece.offset)
-    return len(data) == piece.length and chunk_digest(data) == digest
+    return len(data) == piece.length and chunk_digest(data, hash) == digest

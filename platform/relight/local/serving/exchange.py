@@ -18,6 +18,7 @@ the slot back.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from relight.base.errors import BadInput, RelightError
@@ -36,6 +37,7 @@ from relight.local.serving.http1 import (
 from relight.local.serving.metrics import CUT, HANGUP, Series
 from relight.local.serving.refusals import Refusal, answer
 from relight.local.serving.routes import Route
+from relight.local.serving.timing import server_timing
 from relight.local.serving.types import RevisionKey, RevisionLimits
 from relight.local.serving.upstream import UpstreamConnection
 from relight.wire.http import Response
@@ -392,9 +394,10 @@ class Exchange:
         self._status = status
         self._reusable = keep_alive
         self._body_buffer = []
+        cold: Mapping[str, float] = {}
         if self._gate.woken_at is not None:
             woken, self._gate.woken_at = self._gate.woken_at, None
-            context.on_first_answer(self._key, slot.replica_id, context.clock() - woken)
+            cold = context.on_first_answer(self._key, slot.replica_id, context.clock() - woken)
         out = self._out
         out.append(status_line(status))
         connection = noted.get(b"connection")
@@ -403,7 +406,8 @@ class Exchange:
         if b"content-type" in noted:
             out.append(b"content-type: %b\r\n" % noted[b"content-type"])
         if b"relight-timing" in self.noted:
-            out.append(self._timing(slot))
+            timing = server_timing(cold, slot.held, context.clock() - self.arrived)
+            out.append(b"server-timing: %b\r\n" % timing)
         if status == 101:
             out.append(b"connection: upgrade\r\nupgrade: %b\r\n\r\n" % noted.get(b"upgrade", b""))
             return
@@ -430,10 +434,6 @@ class Exchange:
             out.append(b"connection: keep-alive\r\n\r\n" if self.version == "1.0" else b"\r\n")
         if noted.get(b"content-type", b"").lower().startswith(b"text/event-stream"):
             self._events = True
-
-    def _timing(self, slot: Slot) -> bytes:
-        total = (self._context.clock() - self.arrived) * 1000
-        return b"server-timing: hold;dur=%.3f, total;dur=%.3f\r\n" % (slot.held * 1000, total)
 
     def response_body(self, body: bytes) -> None:
         self._out.append(b"%x\r\n%b\r\n" % (len(body), body) if self._rechunk else body)

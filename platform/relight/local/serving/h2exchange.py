@@ -7,6 +7,7 @@ a replica that was never reached does not count. A reset passes through in both 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from h2.errors import ErrorCodes
@@ -28,6 +29,7 @@ from relight.local.serving.h2link import Header
 from relight.local.serving.metrics import CUT, HANGUP, Series
 from relight.local.serving.refusals import Refusal, answer
 from relight.local.serving.routes import Route
+from relight.local.serving.timing import server_timing
 from relight.local.serving.types import RevisionKey, RevisionLimits
 from relight.wire.http import Response
 
@@ -262,14 +264,14 @@ class H2Exchange:
             return
         status = next((value for name, value in headers if name == b":status"), b"")
         self._status = int(status) if status.isdigit() else 502
+        cold: Mapping[str, float] = {}
         if gate.woken_at is not None:
             woken, gate.woken_at = gate.woken_at, None
-            context.on_first_answer(self._key, slot.replica_id, context.clock() - woken)
+            cold = context.on_first_answer(self._key, slot.replica_id, context.clock() - woken)
         fields = [(name, value) for name, value in headers if name != b"x-request-id"]
         fields.append((b"x-request-id", self._request_id or b""))
         if self._request is not None and b"relight-timing" in self._request.noted:
-            total = (context.clock() - self.arrived) * 1000
-            fields.append((b"server-timing", b"hold;dur=%.3f, total;dur=%.3f" % (slot.held * 1000, total)))
+            fields.append((b"server-timing", server_timing(cold, slot.held, context.clock() - self.arrived)))
         self._touch()
         if ended:
             self._answered(headers)

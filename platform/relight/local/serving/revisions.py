@@ -192,7 +192,7 @@ class Revisions:
             trace=self._autoscaler.trace,
         )
         running = self._running[key] = Running(spec, gate, replicas, scaler)
-        self._launcher.prepare(spec.preload)
+        self._launcher.zygotes.renew(spec.preload)
         self._autoscaler.add(scaler)
         scaler.begin()
         return running

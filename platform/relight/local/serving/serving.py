@@ -48,6 +48,7 @@ class Serving:
         tasks: Tasks,
         base_url: str,
     ) -> None:
+        self._tasks = tasks
         self.pods = Pods(store, ColdStarts(registry, recorder))
         self._launcher = Launcher(settings.environ, settings.home.logs / "pods", backing)
         self.pods.launcher = self._launcher
@@ -89,7 +90,8 @@ class Serving:
         if self._trace is not None:
             self._trace.open()
         self.pods.forget_old()
-        self._launcher.prepare(())
+        self._launcher.zygotes.prepare(())
+        self._tasks.spawn(self._launcher.zygotes.watch(), "watch-zygotes")
         self._revisions.start()
         self._controllers.start()
         await self.router.start(listener)
@@ -98,7 +100,7 @@ class Serving:
         """From the door inward: no new requests, those in flight end, replicas drain, zygotes go."""
         await self.router.stop()
         await self._revisions.stop()
-        await self._launcher.stop()
+        await self._launcher.zygotes.stop()
         if self._trace is not None:
             self._trace.close()
 
