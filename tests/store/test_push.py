@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from store.faulty import Faulty
 
-from relight.base.errors import BadInput, Conflict, CorruptWeights, MissingWeights, NoSpace, StoreError
+from relight.base.errors import BadInput, Conflict, CorruptWeights, MissingWeights, NoSpace, StoreError, Unreachable
 from relight.store.cache import NodeCache
 from relight.store.files import Files
+from relight.store.keys import Keys
 from relight.store.manifest import CHUNK, File, Manifest
 from relight.store.repository import Repository
 
@@ -191,11 +192,11 @@ import os, signal, sys
 from relight.store.repository import Repository
 repository = Repository.open(sys.argv[1])
 put = repository.objects.put
-def deadly(key, chunks, *, create=False, size=None):
+def deadly(key, chunks, **options):
     if key.endswith(sys.argv[4]):
         next(iter(chunks))
         os.kill(os.getpid(), signal.SIGKILL)
-    put(key, chunks, create=create, size=size)
+    put(key, chunks, **options)
 if sys.argv[4]:
     repository.objects.put = deadly
 print(repository.push(sys.argv[2], sys.argv[3]))
@@ -208,8 +209,8 @@ def start_push(uri: str, weights: Path, name: str, die_at: str = "") -> subproce
 
 
 @pytest.mark.parametrize("at", ["model.onnx", "tokenizer.json", "manifest.json"])
-def test_a_push_that_is_killed_is_never_seen_and_swept_by_the_next(
-    repository: Repository, storage: Any, weights: Path, at: str
+def test_a_push_that_is_killed_is_never_seen_and_gone_on_with_by_the_next(
+    repository: Repository, storage: Any, weights: Path, at: str, cache: NodeCache, read_all: Any
 ) -> None:
     with start_push(storage.uri, weights, "bert", at) as process:
         assert process.wait(30) == -signal.SIGKILL
@@ -217,10 +218,67 @@ def test_a_push_that_is_killed_is_never_seen_and_swept_by_the_next(
     assert (repository.versions("bert"), repository.models()) == ([], [])
     with pytest.raises(MissingWeights):
         repository.manifest("bert", 1)
-    # Its number is never used again: whoever still sweeps it can do no harm to another.
+    stored = {key for key in storage.all() if ".relight" not in key}
+    storage.calls.clear()
+    assert repository.push(weights, "bert") == 1
+    put = {call.removeprefix("put ") for call in storage.calls if call.startswith("put") and ".relight" not in call}
+    assert put == {f"bert/1/{name}" for name in read_all(weights)} - stored, "what was there is not sent again"
+    with cache.fetch(repository, "bert") as fetched:
+        assert read_all(fetched.path) == read_all(weights)
+    left = sorted(key for key in storage.all() if not key.startswith("bert/1/"))
+    assert left == [MODEL_JSON]
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "then-encrypted"])
+def test_other_weights_after_a_push_that_was_killed(
+    repository: Repository, storage: Any, weights: Path, cache: NodeCache, read_all: Any, encrypted: bool
+) -> None:
+    """What differs is stored anew, what does not belong there goes."""
+    with start_push(storage.uri, weights, "bert", "manifest.json") as process:
+        assert process.wait(30) == -signal.SIGKILL
+    (weights / "assets" / "empty.txt").unlink()
+    with open(weights / "model.onnx", "r+b") as file:
+        file.seek(CHUNK)
+        file.write(b"other")
+    sealing = Repository(storage, Keys((bytes(32),) if encrypted else ()))
+    assert sealing.push(weights, "bert") == 1
+    with cache.fetch(sealing, "bert") as fetched:
+        assert read_all(fetched.path) == read_all(weights)
+    kept = [key for key in storage.all() if key.startswith("bert/1/") and ".relight" not in key]
+    assert sorted(kept) == ["bert/1/model.onnx", "bert/1/tokenizer.json"]
+
+
+def test_a_push_whose_way_is_cut_goes_on(repository: Repository, storage: Any, weights: Path) -> None:
+    """In the same process too, and on any machine: it has said that it gave up."""
+
+    def fail(verb: str, key: str) -> None:
+        if verb == "put" and key.endswith("model.onnx"):
+            raise Unreachable("the way to storage is cut")
+
+    storage.before = fail
+    with pytest.raises(Unreachable):
+        repository.push(weights, "bert")
+    assert repository.versions("bert") == []
+    storage.before = lambda verb, key: None
+    storage.calls.clear()
+    assert repository.push(weights, "bert") == 1
+    assert "put bert/1/model.onnx" in storage.calls
+    assert "put bert/1/tokenizer.json" not in storage.calls
+
+
+def test_a_number_whose_version_was_removed_is_not_used_again(
+    repository: Repository, storage: Any, weights: Path
+) -> None:
+    repository.push(weights, "bert")
+    repository.remove("bert", 1)
+    # As it is when the process that removed it is dead, and something of it was left.
+    for key in [key for key in storage.all() if "claim" in key]:
+        storage.edit(key, lambda data: json.dumps(json.loads(data) | {"pid": 0}).encode())
+    storage.inner.put("bert/1/left.bin", [b"left"])
+    assert repository.sweep("bert") == 1
+    for key in [key for key in storage.all() if "claim" in key]:
+        storage.edit(key, lambda data: json.dumps(json.loads(data) | {"pid": 0}).encode())
     assert repository.push(weights, "bert") == 2
-    left = sorted(key for key in storage.all() if not key.startswith("bert/2/"))
-    assert left == [MODEL_JSON, "bert/1/.relight/claim.json"]
 
 
 def test_pushes_at_once_take_a_version_each_and_do_not_mix(

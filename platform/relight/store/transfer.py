@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from relight.base.errors import Conflict, CorruptWeights, MissingWeights
+from relight.store.adopting import Adopt, nothing
 from relight.store.journal import Journal
 from relight.store.keys import Sealer, place
 from relight.store.manifest import CHUNK, File, Manifest, Piece, chunk_digest
@@ -66,6 +67,10 @@ class Source:
             )
         return buffer
 
+    def place(self, file: File) -> Path | None:
+        """Where a file lies, if that is on this machine."""
+        return self._objects.place(f"{self._folder}/{file.path}")
+
     def _buffer(self) -> memoryview:
         if not hasattr(self._buffers, "view"):
             largest = max(piece.stored for file in self.manifest.files for piece in file.pieces())
@@ -77,15 +82,17 @@ class Source:
         return self._objects.size(key)
 
 
-def download(source: Source, target: Path, journal: Journal, on_progress: Progress) -> Manifest:
+def download(source: Source, target: Path, journal: Journal, on_progress: Progress, adopt: Adopt = nothing) -> Manifest:
     """Write all files of a version into ``target``, whole, checked and durable; returns what they then consist of.
 
-    Chunks that the journal of an earlier try names are read from the disk instead, if they are still right. When it
-    fails, what was written until then is the caller's to keep for a next try, or to remove.
+    What ``adopt`` can put into place is not read from storage, if it turns out to be right. Chunks that the journal of
+    an earlier try names are read from the disk instead, if they still are. When it fails, what was written until then
+    is the caller's to keep for a next try, or to remove.
     """
     manifest, written = source.manifest, journal.written
     digests: list[list[str]] = [[""] * -(-file.size // CHUNK) for file in manifest.files]
     advance = _counting(on_progress, manifest.size)
+    adopted = _adopted(manifest, target, adopt)
 
     def chunk(fd: int, number: int, file: File, piece: Piece) -> None:
         right = file.chunks[piece.number] if file.chunks and file.nonces is None else None
@@ -101,6 +108,10 @@ def download(source: Source, target: Path, journal: Journal, on_progress: Progre
     with ExitStack() as opened:
         jobs = []
         for number, file in enumerate(manifest.files):
+            if file.path in adopted:
+                digests[number] = list(file.chunks or ())
+                advance(file.size)
+                continue
             fd = opened.enter_context(_opened(target / file.path, file.size))
             jobs += [(fd, number, file, piece) for piece in file.pieces()]
         in_threads(chunk, jobs)
@@ -111,6 +122,27 @@ def download(source: Source, target: Path, journal: Journal, on_progress: Progre
         for file, found in zip(manifest.files, digests, strict=True)
     ]
     return Manifest.of(files, manifest.hash)
+
+
+def _adopted(manifest: Manifest, target: Path, adopt: Adopt) -> set[str]:
+    """The files that were put into place and are right."""
+    found = [
+        file
+        for file in manifest.files
+        if file.chunks and file.nonces is None and not (target / file.path).exists() and adopt(file, target / file.path)
+    ]
+    wrong: set[str] = set()
+
+    def look(file: File, piece: Piece) -> None:
+        assert file.chunks is not None
+        with open(target / file.path, "rb", buffering=0) as opened:
+            if not _still_there(opened.fileno(), piece, file.chunks[piece.number], manifest.hash):
+                wrong.add(file.path)
+
+    in_threads(look, [(file, piece) for file in found for piece in file.pieces()])
+    for path in wrong:
+        (target / path).unlink()
+    return {file.path for file in found} - wrong
 
 
 def check(source: Source, on_progress: Progress) -> None:
@@ -187,7 +219,10 @@ def _opened(path: Path, size: int) -> Iterator[int]:
     """A file of a size that is really there on the disk: a full one is found out now, not after minutes of transfer."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
-        path.chmod(0o644)
+        if path.stat().st_nlink > 1:  # adopted by a process that was killed: it is another entry's too
+            path.unlink()
+        else:
+            path.chmod(0o644)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         if os.fstat(fd).st_size != size:
