@@ -479,6 +479,31 @@ def test_a_model_runs_in_a_child_of_a_zygote_that_has_its_libraries(tmp_path: Pa
     assert result["shape"][-1] == 384
 
 
+def test_torch_metrics_and_logs_work_in_children(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    preload = ("torch", "relight.runtime.metrics", "relight.base.logs")
+
+    async def story() -> list[Any]:
+        async with zygote(tmp_path, *preload) as made:
+            assert made.report is not None
+            assert (dict(made.report.failed), made.report.threads) == ({}, ())
+
+            async def start(target: str, payload: dict[str, Any], *fds: int) -> Child:
+                return await made.fork(target, payload, fds, tmp_path / "log")
+
+            children = [await told(start, "targets:use_all", {}) for _ in range(2)]
+            for child, _ in children:
+                assert (await ended(child)).ok, (tmp_path / "log").read_text()
+            return [found for _, found in children]
+
+    found = run(story())
+    assert [one["sum"] for one in found] == [512.0**3] * 2
+    assert [one["requests"] for one in found] == [['relight_requests_total{code="200"} 1.0']] * 2
+    assert found[0]["drawn"] != found[1]["drawn"]
+    said = [json.loads(line)["message"] for line in (tmp_path / "log").read_text().splitlines()]
+    assert sorted(said) == sorted(f"child {one['pid']}" for one in found)
+
+
 def test_a_vector_client_s_libraries_work_in_a_child(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
 
