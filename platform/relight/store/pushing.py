@@ -82,7 +82,10 @@ class Push:
 
     def _holds(self, key: str, reading: _Reading) -> bool:
         more = TAG * -(-reading.size // CHUNK) if self._sealer else 0
-        return self._objects.holds(key, self._sealed(reading, lambda count: None), reading.size + more)
+        try:
+            return self._objects.holds(key, self._sealed(reading, lambda count: None), reading.size + more)
+        except FileNotFoundError:  # it was there when the folder was listed
+            return False
 
     def _sealed(self, reading: _Reading, advance: Callable[[int], None]) -> Iterator[bytes]:
         """The bytes to store. One pass feeds both the digest and the storage: a file that changes meanwhile cannot
