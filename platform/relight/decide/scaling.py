@@ -64,9 +64,17 @@ class RevisionScaling:
 
     @classmethod
     def from_annotations(
-        cls, annotations: Mapping[str, str], container_concurrency: int, defaults: ClusterDefaults
+        cls,
+        annotations: Mapping[str, str],
+        container_concurrency: int,
+        defaults: ClusterDefaults,
+        *,
+        count_starting: bool = False,
     ) -> RevisionScaling:
-        """For annotations that ``validate_annotations`` has passed; ValueError for one that it would have refused."""
+        """For annotations that ``validate_annotations`` has passed; ValueError for one that it would have refused.
+
+        ``count_starting``: what goes where no annotation says so; True for functions that need a GPU.
+        """
         given = {name: found[1] for name in _READ if (found := find(annotations, name)) is not None}
         metric = given.get("metric", "concurrency")
         utilization = number(given["target-utilization-percentage"]) / 100 if _UTILIZATION in given else None
@@ -112,7 +120,7 @@ class RevisionScaling:
                 else defaults.progress_deadline
             ),
             activator_capacity=defaults.activator_capacity,
-            count_starting=annotations.get(COUNT_STARTING) == "true",
+            count_starting=annotations.get(COUNT_STARTING, str(count_starting).lower()) == "true",
         )
 
 

@@ -143,6 +143,11 @@ class ObjectStore:
     def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
         return self._objects[kind].get(_key(kind, namespace, name))
 
+    def owned(self, uid: str, kind: Kind) -> list[Object]:
+        """The objects of a kind that an owner has, in order of their names."""
+        places = (self._memory.places[one] for one in self._memory.owned.get(uid, ()))
+        return [self._objects[kind][key] for key in sorted(key for its, key in places if its == kind)]
+
     def list(
         self, kind: Kind, namespace: str | None = None, selector: Callable[[Object], bool] | None = None
     ) -> tuple[list[Object], int]:

@@ -19,7 +19,7 @@ from relight.local.serving import objects, podlogs
 from relight.local.serving.coldstarts import ColdStart, ColdStarts
 from relight.local.serving.launching import Launcher
 from relight.local.serving.objects import rfc3339
-from relight.local.serving.replicas import Replica, State
+from relight.local.serving.replica import Replica, State
 from relight.local.serving.types import RevisionKey, RevisionSpec
 
 log = logging.getLogger("relight.local.serving")
@@ -65,7 +65,7 @@ class Pods:
             "Running" if replica.state is not State.STARTING else "Pending",
             container,
             started,
-            ready=replica.state is State.READY,
+            ready=replica.serves,
         )
         self._store.set_status(kinds.POD, namespace, replica.pod, status)
 

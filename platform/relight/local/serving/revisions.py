@@ -17,19 +17,25 @@ from typing import Any
 from relight.base.errors import BadInput, Overloaded, RelightError
 from relight.base.tasks import Tasks
 from relight.base.units import parse_duration
+from relight.decide import gpus, slots
 from relight.decide.scaling import RevisionScaling
 from relight.local.conditions import is_true
 from relight.local.kube import configs, kinds
 from relight.local.kube.configs import Configs
 from relight.local.kube.store import ObjectStore
 from relight.local.reconciling import Queue
+from relight.local.recording import Recorder
 from relight.local.serving import environment, objects, sources, statuses
 from relight.local.serving.activator import Gate, Gates
 from relight.local.serving.autoscaling import Autoscaler, Scaler
 from relight.local.serving.launching import Launcher
+from relight.local.serving.machine import Machine
 from relight.local.serving.objects import rfc3339
+from relight.local.serving.placing import Placing, Shortage
 from relight.local.serving.pods import Pods
-from relight.local.serving.replicas import Reason, Replicas
+from relight.local.serving.probes import Probes
+from relight.local.serving.replica import Reason
+from relight.local.serving.replicas import Replicas
 from relight.local.serving.types import RevisionKey, RevisionLimits, RevisionSpec
 
 log = logging.getLogger("relight.local.serving")
@@ -64,6 +70,9 @@ class Revisions:
         copies: Path,
         environ: Mapping[str, str],
         reachable: Callable[[RevisionKey], bool],
+        following: Callable[[RevisionKey], bool],
+        machine: Machine,
+        recorder: Recorder,
     ) -> None:
         self._store = store
         self._gates = gates
@@ -77,6 +86,10 @@ class Revisions:
         self._reachable = reachable
         self._configs = Configs(store)
         self._running: dict[RevisionKey, Running] = {}
+        self._recorder = recorder
+        self.placing = Placing(
+            machine, self._running, tasks, reachable=reachable, following=following, told=self._waits_for_room
+        )
         self._leaving: dict[str, str] = {}
         """Code that replicas still run from, of revisions that are gone: uid to digest."""
         self._copying = asyncio.Lock()
@@ -157,6 +170,7 @@ class Revisions:
                 objects.annotations_of(revision),
                 revision["spec"].get("containerConcurrency") or 0,
                 self._configs.scaling(),
+                count_starting=gpus.wanted(revision["spec"]) is not None,
             )
             if running is None:
                 running = await self._begin(key, revision, scaling)
@@ -165,6 +179,9 @@ class Revisions:
             return
         self._ensure_autoscaler(revision, reachable)
         running.scaler.configure(scaling, reachable or not running.scaler.scale.initialized, time.monotonic())
+        if not reachable and running.gate.held:
+            running.gate.move()
+        self.placing.settle()
         self._show(key)
 
     async def _begin(self, key: RevisionKey, revision: Object, scaling: RevisionScaling) -> Running:
@@ -178,7 +195,14 @@ class Revisions:
         gate = self._gates.ensure(key, spec.limits)
         gate.recover()
         replicas = Replicas(
-            spec, self._launcher, gate, self._pods, self._tasks, changed=lambda: self._replicas_changed(key)
+            spec,
+            self._launcher,
+            gate,
+            self._pods,
+            self._tasks,
+            self.placing.machine,
+            changed=lambda: self._replicas_changed(key),
+            short=lambda: self.placing.wanting(key),
         )
         autoscaler = self._store.get(kinds.POD_AUTOSCALER, *key)
         scaler = Scaler(
@@ -190,11 +214,12 @@ class Revisions:
             changed=lambda: self._show(key),
             now=time.monotonic(),
             trace=self._autoscaler.trace,
+            room=self.placing,
         )
         running = self._running[key] = Running(spec, gate, replicas, scaler)
         self._launcher.prepare(spec.preload)
         self._autoscaler.add(scaler)
-        scaler.begin()
+        self.placing.begin(key)
         return running
 
     async def _snapshot(self, key: RevisionKey, revision: Object) -> tuple[str, Object]:
@@ -218,6 +243,13 @@ class Revisions:
         running = self._running.get(key)
         if running is not None:
             running.scaler.replicas_changed(time.monotonic())
+        self.placing.settle()
+        self._show(key)
+
+    def _waits_for_room(self, key: RevisionKey, shortage: Shortage) -> None:
+        revision = self._store.get(kinds.REVISION, *key)
+        if revision is not None:
+            self._recorder.record(revision, "Warning", "FailedScheduling", shortage.message)
         self._show(key)
 
     def _spec(self, key: RevisionKey, revision: Object, source: sources.Source) -> RevisionSpec:
@@ -252,6 +284,10 @@ class Revisions:
                 h2c=objects.speaks_h2c(revision),
             ),
             grace=timeout,
+            need=slots.requested(spec),
+            use=slots.limited(spec),
+            strategy=_strategy(objects.annotations_of(revision)),
+            probes=Probes.of(container),
             progress_deadline=(parse_duration(deadline) if deadline else self._configs.scaling().progress_deadline),
         )
 
@@ -259,6 +295,7 @@ class Revisions:
         running = self._running.pop(key)
         self._autoscaler.drop(key)
         self._gates.drop(key)
+        self.placing.forget(key)
         self._leaving[running.spec.uid] = Path(running.spec.source).name.replace("-", ":", 1)
         self._tasks.spawn(self._drained(running), f"stop-{key.name}")
 
@@ -300,8 +337,15 @@ class Revisions:
         running.replicas.settle()
         scale, actual, now = running.scaler.scale, running.replicas.ready, rfc3339()
         counts = {"actualReplicas": actual} | ({"desiredReplicas": scale.desired} if scale.desired >= 0 else {})
-        conditions = statuses.running(scale, actual, running.replicas.failure)
+        conditions = statuses.running(scale, actual, running.replicas.failure, self.placing.shortage(key))
         self._store.set_status(kinds.REVISION, *key, statuses.of_revision(revision, conditions, now, **counts))
         autoscaler = self._store.get(kinds.POD_AUTOSCALER, *key)
         if autoscaler is not None:
             self._store.set_status(kinds.POD_AUTOSCALER, *key, statuses.of_autoscaler(autoscaler, scale, actual, now))
+
+
+def _strategy(annotations: Mapping[str, str]) -> str:
+    given = annotations.get(slots.ROLLOUT, slots.STRATEGIES[0])
+    if given not in slots.STRATEGIES:
+        raise BadInput(f"{slots.ROLLOUT}: expected one of {', '.join(slots.STRATEGIES)}, got {given!r}")
+    return given

@@ -82,6 +82,7 @@ class Routing:
         *,
         revision_changed: Callable[[str, str], None],
         look_again: Callable[[str, str], None],
+        at_once: Callable[[RevisionKey], bool],
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -89,14 +90,22 @@ class Routing:
         self._addresses = addresses
         self._revision_changed = revision_changed
         self._look_again = look_again
+        self._at_once = at_once
         self._now = now
         self._configs = Configs(store)
         self._routed: dict[tuple[str, str], frozenset[RevisionKey]] = {}
+        self._routes: dict[RevisionKey, dict[tuple[str, str], bool]] = {}
+        """By revision, the routes that lead to it, and whether one does so only because it is the latest."""
         self._timers: dict[tuple[str, str], asyncio.TimerHandle] = {}
 
     def reachable(self, key: RevisionKey) -> bool:
         """Whether any route sends traffic to a revision (Knative's reachability)."""
-        return any(key in keys for keys in self._routed.values())
+        return key in self._routes
+
+    def following(self, key: RevisionKey) -> bool:
+        """Whether a revision gets its traffic only for being the latest, until a newer one is ready."""
+        routes = self._routes.get(key)
+        return routes is not None and all(routes.values())
 
     def look(self, namespace: str, name: str) -> None:
         route = self._store.get(kinds.ROUTE, namespace, name)
@@ -179,8 +188,10 @@ class Routing:
         if line.get("revisionName"):
             return [Assigned(revision, percent, tag, bool(line.get("latestRevision")))]
         key = f"{line['configurationName']}/{tag or ''}"
-        rollout = rollouts.advance(before.get(key), revision, percent, self._duration(route), self._now())
         namespace = route["metadata"]["namespace"]
+        # The machine cannot hold both: there is nothing to move from step by step.
+        duration = 0.0 if self._at_once(RevisionKey(namespace, revision)) else self._duration(route)
+        rollout = rollouts.advance(before.get(key), revision, percent, duration, self._now())
         if any(self._store.get(kinds.REVISION, namespace, name) is None for name, _ in rollout.shares):
             rollout = Rollout(((revision, percent),))  # an old one was deleted: there is nothing to move from
         after[key] = rollout
@@ -236,6 +247,13 @@ class Routing:
         before = self._routed.pop((namespace, name), frozenset())
         if now:
             self._routed[namespace, name] = now
+        for key in before - now:
+            del self._routes[key][namespace, name]
+            if not self._routes[key]:
+                del self._routes[key]
+        for key in now:
+            lines = [one.latest for one in assigned or () if one.revision == key.name]
+            self._routes.setdefault(key, {})[namespace, name] = all(lines)
         for key in before ^ now:
             self._label(key)
             self._revision_changed(*key)
@@ -248,7 +266,7 @@ class Routing:
         revision = self._store.get(kinds.REVISION, *key)
         if revision is None:
             return
-        names = sorted(name for (_, name), keys in self._routed.items() if key in keys)
+        names = sorted(name for _, name in self._routes.get(key, ()))
         annotations, labels = objects.annotations_of(revision), objects.labels_of(revision)
         state = "active" if names else "reserve"
         if labels.get(objects.ROUTING_STATE) != state:
