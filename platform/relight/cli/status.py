@@ -12,7 +12,7 @@ import typer
 
 from relight.base.errors import BadInput
 from relight.base.settings import Settings
-from relight.base.units import format_duration
+from relight.base.units import format_bytes, format_duration
 from relight.cli.kube import connect
 from relight.cli.output import Format, print_json, print_table
 from relight.cli.state import need_platform
@@ -50,12 +50,22 @@ def command(
         "repository": platform.repository,
         "kubeconfig": str(platform.kubeconfig),
         "home": str(settings.home.path),
+        "resources": ", ".join(f"{name} {_amount(name, count)}" for name, count in platform.resources.items()),
+        "limits by": platform.limits,
     }
     if output == "json":
-        print_json(facts | {"functions": platform.functions, "broker": platform.broker, "uptime": round(uptime)})
+        del facts["limits by"]
+        plain = {"functions": platform.functions, "broker": platform.broker, "uptime": round(uptime)}
+        print_json(facts | plain | {"resources": dict(platform.resources), "limits": platform.limits})
         return
     print_table(("what", "where"), facts.items())
     print(f"\nfor kubectl and kn:  export KUBECONFIG={platform.kubeconfig}")
+
+
+def _amount(name: str, count: int) -> str:
+    if name == "cpu":
+        return f"{count / 1000:g}"
+    return format_bytes(count) if name == "memory" else str(count)
 
 
 def _print_standing(

@@ -61,6 +61,7 @@ class Group:
     memory: Path | None = None
     """The folder of its memory group, where it has one."""
     folders: tuple[Path, ...] = ()
+    kind: Kind = "rlimit"
 
     def out_of_memory(self) -> bool:
         """Whether the kernel has ended a process in it because of its limit."""
@@ -123,7 +124,7 @@ class Limiter:
             return self._bounded(cpu, memory)
         joined = [str(folder / "cgroup.procs") for folder in folders]
         counted = self._parents["memory"] / name if memory is not None else None
-        return Group({"cgroups": joined}, counted, tuple(folders))
+        return Group({"cgroups": joined}, counted, tuple(folders), self.kind)
 
     def close(self) -> None:
         """Remove the groups' parents; those that still hold a process stay for the next platform to sweep."""
@@ -184,7 +185,7 @@ def _parents(root: Path, own: Path) -> tuple[Kind, Mapping[str, Path]] | None:
         for controller in {"memory", "cpu"} & set(controllers.split(",")):
             folder = root / controllers / path.lstrip("/") / name
             try:
-                folder.mkdir()
+                folder.mkdir(exist_ok=True)
             except OSError:
                 continue
             found[controller] = folder
@@ -201,7 +202,7 @@ def _second(group: Path, name: str) -> Path | None:
     try:
         if not {"memory", "cpu"} <= set((group / "cgroup.controllers").read_text().split()):
             return None
-        parent.mkdir()
+        parent.mkdir(exist_ok=True)
     except OSError:
         return None
     try:

@@ -68,6 +68,10 @@ class Controllers:
         )
         self.queue: Queue[Key] = Queue("serving", self._look, tasks)
 
+    def restore(self) -> list[RevisionKey]:
+        """The traffic as it was when the platform ended; the revisions that get some."""
+        return self._routing.restore()
+
     def start(self) -> None:
         self._tasks.spawn(self.queue.run(), "reconcile")
         for kind in (kinds.SERVICE, kinds.CONFIGURATION, kinds.REVISION, kinds.ROUTE):

@@ -30,6 +30,10 @@ NO_GC = "serving.knative.dev/no-gc"
 AUTOSCALING = "autoscaling.knative.dev/"
 DRAIN = "relight.dev/drain"
 """Finalizer of a Pod: its process has not ended yet."""
+LIMITS = "relight.dev/limits"
+"""Annotation of a Pod: how its memory and CPU limits are kept (``cgroup v2``, ``cgroup v1``, ``rlimit``)."""
+DEVICES = "relight.dev/devices"
+"""Annotation of a Pod: the GPUs that are its own."""
 _CREATOR = "serving.knative.dev/creator"
 _PASSED_ON = (_CREATOR, "serving.knative.dev/lastModifier", ROLLOUT_DURATION)
 
@@ -199,6 +203,7 @@ def pod_for(revision: Mapping[str, Any], name: str, port: int) -> Object:
                 {
                     "name": container.get("name") or "user-container",
                     "image": container.get("image", ""),
+                    "resources": container.get("resources") or {},
                     "ports": [{"containerPort": port, "name": "user-port", "protocol": "TCP"}],
                 }
             ],

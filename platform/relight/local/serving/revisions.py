@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,13 @@ class Revisions:
         self._tasks.spawn(self._watch_pods(), "watch-pods")
         self._tasks.spawn(self._watch_configs(), "watch-configs")
 
+    def restore(self, keys: Iterable[RevisionKey]) -> None:
+        """Gates for revisions that get traffic, so that requests are held until their turn has come."""
+        for key in keys:
+            revision = self._store.get(kinds.REVISION, *key)
+            if revision is not None:
+                self._gates.ensure(key, _limits(revision["spec"], objects.speaks_h2c(revision)))
+
     def _used(self) -> set[str]:
         """Digests of the code that somebody may still run."""
         found = (objects.annotations_of(one) for one in self._store.list(kinds.REVISION)[0])
@@ -145,7 +152,10 @@ class Revisions:
 
     def wake(self, key: RevisionKey) -> None:
         """A request is held and there is no replica."""
-        self._autoscaler.poke(key)
+        if key in self._running:
+            self._autoscaler.poke(key)
+        else:
+            self.queue.mark(key, first=True)
 
     def refused(self, key: RevisionKey, pod: str) -> None:
         """The router could not connect to a replica."""
@@ -220,6 +230,8 @@ class Revisions:
         self._launcher.prepare(spec.preload)
         self._autoscaler.add(scaler)
         self.placing.begin(key)
+        if gate.held:
+            scaler.poke(time.monotonic())
         return running
 
     async def _snapshot(self, key: RevisionKey, revision: Object) -> tuple[str, Object]:
@@ -254,7 +266,6 @@ class Revisions:
 
     def _spec(self, key: RevisionKey, revision: Object, source: sources.Source) -> RevisionSpec:
         spec, labels = revision["spec"], objects.labels_of(revision)
-        timeout = float(spec.get("timeoutSeconds") or 300)
         container = spec["containers"][0]
         service = labels.get(objects.SERVICE, "")
         configuration = labels.get(objects.CONFIGURATION, "")
@@ -276,14 +287,8 @@ class Revisions:
             env=env,
             preload=source.preload,
             backing=source.backing,
-            limits=RevisionLimits(
-                container_concurrency=int(spec.get("containerConcurrency") or 0),
-                timeout=timeout,
-                response_start=float(spec.get("responseStartTimeoutSeconds") or timeout),
-                idle=float(spec.get("idleTimeoutSeconds") or 0),
-                h2c=objects.speaks_h2c(revision),
-            ),
-            grace=timeout,
+            limits=_limits(spec, objects.speaks_h2c(revision)),
+            grace=float(spec.get("timeoutSeconds") or 300),
             need=slots.requested(spec),
             use=slots.limited(spec),
             strategy=_strategy(objects.annotations_of(revision)),
@@ -342,6 +347,17 @@ class Revisions:
         autoscaler = self._store.get(kinds.POD_AUTOSCALER, *key)
         if autoscaler is not None:
             self._store.set_status(kinds.POD_AUTOSCALER, *key, statuses.of_autoscaler(autoscaler, scale, actual, now))
+
+
+def _limits(spec: Mapping[str, Any], h2c: bool) -> RevisionLimits:
+    timeout = float(spec.get("timeoutSeconds") or 300)
+    return RevisionLimits(
+        container_concurrency=int(spec.get("containerConcurrency") or 0),
+        timeout=timeout,
+        response_start=float(spec.get("responseStartTimeoutSeconds") or timeout),
+        idle=float(spec.get("idleTimeoutSeconds") or 0),
+        h2c=h2c,
+    )
 
 
 def _strategy(annotations: Mapping[str, str]) -> str:

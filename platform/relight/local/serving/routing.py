@@ -107,6 +107,18 @@ class Routing:
         routes = self._routes.get(key)
         return routes is not None and all(routes.values())
 
+    def restore(self) -> list[RevisionKey]:
+        """Put in force what the Routes' status says, before anything is reconciled; the revisions that get traffic.
+
+        A platform that starts again with many functions can be called at once: each is looked at when its turn comes.
+        """
+        for route in self._store.list(kinds.ROUTE)[0]:
+            lines = (route.get("status") or {}).get("traffic")
+            if lines and not route["metadata"].get("deletionTimestamp"):
+                meta = route["metadata"]
+                self._enforce(meta["namespace"], meta["name"], tuple(map(_assigned, lines)))
+        return list(self._routes)
+
     def look(self, namespace: str, name: str) -> None:
         route = self._store.get(kinds.ROUTE, namespace, name)
         if route is None or route["metadata"].get("deletionTimestamp"):
@@ -238,6 +250,15 @@ class Routing:
     # -- what is in force
 
     def _put(self, namespace: str, name: str, assigned: tuple[Assigned, ...] | None) -> None:
+        for key in self._enforce(namespace, name, assigned):
+            self._label(key)
+            self._revision_changed(*key)
+        for line in {one.revision for one in assigned or () if one.latest}:
+            revision = self._store.get(kinds.REVISION, namespace, line)
+            self._annotate(kinds.CONFIGURATION, namespace, objects.labels_of(revision or {"metadata": {}}), name)
+
+    def _enforce(self, namespace: str, name: str, assigned: tuple[Assigned, ...] | None) -> frozenset[RevisionKey]:
+        """Tell the router; the revisions that a route begins or ceases to lead to."""
         if assigned is None:
             self._table.remove(namespace, name)
         else:
@@ -254,12 +275,7 @@ class Routing:
         for key in now:
             lines = [one.latest for one in assigned or () if one.revision == key.name]
             self._routes.setdefault(key, {})[namespace, name] = all(lines)
-        for key in before ^ now:
-            self._label(key)
-            self._revision_changed(*key)
-        for line in {one.revision for one in assigned or () if one.latest}:
-            revision = self._store.get(kinds.REVISION, namespace, line)
-            self._annotate(kinds.CONFIGURATION, namespace, objects.labels_of(revision or {"metadata": {}}), name)
+        return before ^ now
 
     def _label(self, key: RevisionKey) -> None:
         """Knative's labels of a revision: whether it is routed to, since when, by which routes."""

@@ -15,6 +15,7 @@ from relight.local.serving.activator import Gates
 from relight.local.serving.autoscaling import Autoscaler
 from relight.local.serving.coldstarts import ColdStarts
 from relight.local.serving.controllers import Controllers
+from relight.local.serving.exits import Exits
 from relight.local.serving.launching import BackingServices, Launcher
 from relight.local.serving.machine import Machine, detect
 from relight.local.serving.pods import Pods
@@ -50,7 +51,7 @@ class Serving:
         tasks: Tasks,
         base_url: str,
     ) -> None:
-        self.pods = Pods(store, ColdStarts(registry, recorder))
+        self.pods = Pods(store, ColdStarts(registry, recorder), Exits(registry, recorder))
         self.limiter = Limiter.find(groups=settings.limits == "auto")
         self.machine = Machine(detect(settings.environ, settings.resources))
         self._launcher = Launcher(settings.environ, settings.home.logs / "pods", backing, self.limiter)
@@ -102,6 +103,7 @@ class Serving:
             self._trace.open()
         self.pods.forget_old()
         self._launcher.prepare(())
+        self._revisions.restore(self._controllers.restore())
         self._revisions.start()
         self._controllers.start()
         await self.router.start(listener)
