@@ -81,7 +81,9 @@ class Scaler:
         self._since = now
         # All requests pass the router, so the activator is always in the path, and has been long enough.
         self._proxy_since = now - spec.grace_period
-        self.scale = Scale(Activity.INACTIVE if initialized else Activity.ACTIVATING, initialized, UNKNOWN)
+        # One that has proven itself, and that nothing keeps, is wanted by nobody yet.
+        desired = 0 if initialized and spec.min_scale == 0 else UNKNOWN
+        self.scale = Scale(Activity.INACTIVE if initialized else Activity.ACTIVATING, initialized, desired)
 
     @property
     def dormant(self) -> bool:

@@ -100,8 +100,10 @@ class Placing:
     def begin(self, key: RevisionKey) -> None:
         """Start what a revision begins with; with ``recreate``, when its predecessors have stopped."""
         member = self._members[key]
-        before = [one for one in self._predecessors(key) if self._members[one].replicas.here]
-        if member.spec.strategy == "recreate" and before and not member.scaler.scale.initialized:
+        before: list[RevisionKey] = []
+        if member.spec.strategy == "recreate" and not member.scaler.scale.initialized:
+            before = [one for one in self._predecessors(key) if self._members[one].replicas.here]
+        if before:
             log.info("rollout.recreate revision=%s: %s stop first", key, ", ".join(map(str, before)))
             self._give_way(key, dict.fromkeys(before, 0))
             member.replicas.limit(0)

@@ -66,12 +66,7 @@ class Pods:
             pod = self._store.create(kinds.POD, made)
         container = pod["spec"]["containers"][0]["name"]
         started = (pod.get("status") or {}).get("startTime") or rfc3339()
-        status = objects.pod_status(
-            "Running" if replica.state is not State.STARTING else "Pending",
-            container,
-            started,
-            ready=replica.serves,
-        )
+        status = objects.pod_status(container, started, ready=replica.serves)
         self._store.set_status(kinds.POD, namespace, replica.pod, status)
 
     def first_answer(self, key: RevisionKey, pod: str, total: float) -> None:

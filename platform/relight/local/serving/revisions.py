@@ -18,6 +18,7 @@ from relight.base.errors import BadInput, Overloaded, RelightError
 from relight.base.tasks import Tasks
 from relight.base.units import parse_duration
 from relight.decide import gpus, slots
+from relight.decide.defaults import CLASS_HPA
 from relight.decide.scaling import RevisionScaling
 from relight.local.conditions import is_true
 from relight.local.kube import configs, kinds
@@ -37,6 +38,7 @@ from relight.local.serving.probes import Probes
 from relight.local.serving.replica import Reason
 from relight.local.serving.replicas import Replicas
 from relight.local.serving.types import RevisionKey, RevisionLimits, RevisionSpec
+from relight.local.serving.utilizing import UtilizationScaler
 
 log = logging.getLogger("relight.local.serving")
 
@@ -215,7 +217,8 @@ class Revisions:
             short=lambda: self.placing.wanting(key),
         )
         autoscaler = self._store.get(kinds.POD_AUTOSCALER, *key)
-        scaler = Scaler(
+        made = UtilizationScaler if scaling.class_name == CLASS_HPA else Scaler
+        scaler = made(
             key,
             scaling,
             replicas,
