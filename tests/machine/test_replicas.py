@@ -30,8 +30,13 @@ def new():
 """
 
 
-def apply(platform: RunningPlatform, name: str, folder: Path, **container: Any) -> None:
-    given = {"relight.dev/source": str(folder), "autoscaling.knative.dev/min-scale": "1"}
+KEPT = {"autoscaling.knative.dev/min-scale": "1"}
+
+
+def apply(
+    platform: RunningPlatform, name: str, folder: Path, annotations: dict[str, str] = KEPT, **container: Any
+) -> None:
+    given = {"relight.dev/source": str(folder), **annotations}
     template = {"metadata": {"annotations": given}, "spec": {"containers": [{"image": "relight", **container}]}}
     made = {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": name}}
     kubectl(platform, "apply", "-f", "-", stdin=json.dumps({**made, "spec": {"template": template}}))
@@ -133,3 +138,15 @@ def test_the_reason_of_an_eviction(machine: RunningPlatform, tmp_path: Path) -> 
     assert "its Pod was deleted" in events(machine, "evicted-00001")["Evicted"]
     assert not os.path.exists(f"/proc/{pid}")
     kubectl(machine, "delete", "ksvc", "evicted")
+
+
+def test_scaling_by_what_replicas_use(machine: RunningPlatform, tmp_path: Path) -> None:
+    """Every replica uses more than one MiB, so there are as many as there may be; and never none."""
+    hpa = {"class": "hpa.autoscaling.knative.dev", "metric": "memory", "target": "1", "max-scale": "2"}
+    annotations = {f"autoscaling.knative.dev/{name}": value for name, value in hpa.items()}
+    apply(machine, "used", make_function(tmp_path, "used", STEP), annotations)
+    wait_ready(machine, "used")
+    kubectl(machine, "wait", "revision/used-00001", "--for=jsonpath={.status.actualReplicas}=2", "--timeout=30s")
+    autoscaler = json.loads(kubectl(machine, "get", "kpa", "used-00001", "-o", "json"))
+    assert autoscaler["status"]["desiredScale"] == 2
+    kubectl(machine, "delete", "ksvc", "used")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -35,6 +35,6 @@ class Exits:
         reason = replica.reason or Reason.CRASHED
         self._count.labels(str(key), reason.value).inc()
         if revision is not None:
-            kind = "Normal" if reason in _AS_ASKED else "Warning"
+            kind: Literal["Normal", "Warning"] = "Normal" if reason in _AS_ASKED else "Warning"
             said = replica.message or _SAID.get(reason, "")
             self._recorder.record(revision, kind, reason.value, f"replica {replica.pod}: {said}")

@@ -96,10 +96,12 @@ class Routes:
     def __iter__(self) -> Iterator[Route]:
         return iter(list(self._routes.values()))
 
-    def _hosts(self, namespace: str, name: str) -> set[str]:
+    def _hosts(self, namespace: str, name: str) -> frozenset[str]:
         """The names that a function goes by now."""
         route = self._routes.get((namespace, name))
-        return set() if route is None else {name, *(f"{one.tag}-{name}" for one in route.targets if one.tag)}
+        if route is None:
+            return frozenset()
+        return frozenset((name, *(f"{one.tag}-{name}" for one in route.targets if one.tag)))
 
     def _unclaim(self, namespace: str, host: str, name: str) -> None:
         claims = self._claims[namespace, host]

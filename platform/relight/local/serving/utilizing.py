@@ -83,12 +83,14 @@ class UtilizationScaler(Scaler):
             requested = self._replicas.spec.need.get("cpu", 0) / 1000
             cores = self._cpu.cores(pids, now)
             if not requested:
-                return self._unknown("its container requests no cpu, of which a percentage could be taken")
+                self._unknown("its container requests no cpu, of which a percentage could be taken")
+                return None
             return 100 * sum(cores) / len(cores) / requested if cores else None
         if metric in ("concurrency", "rps"):
             empty = not pids or self._stable.empty(now)
             return None if empty else self._stable.average(now) / len(pids)
-        return self._unknown(f"metric {metric!r} is not known here")
+        self._unknown(f"metric {metric!r} is not known here")
+        return None
 
     def _unknown(self, why: str) -> None:
         if not self._warned:
