@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,9 @@ from relight.testing.platform import RunningPlatform
 
 STEP = """
 import os
+import shutil
+import subprocess
+import sys
 
 from relight.sdk import Step
 
@@ -150,3 +156,38 @@ def test_scaling_by_what_replicas_use(machine: RunningPlatform, tmp_path: Path) 
     autoscaler = json.loads(kubectl(machine, "get", "kpa", "used-00001", "-o", "json"))
     assert autoscaler["status"]["desiredScale"] == 2
     kubectl(machine, "delete", "ksvc", "used")
+
+
+def followed(platform: RunningPlatform, *arguments: str) -> subprocess.Popen[str]:
+    """A kubectl that follows something, until its end or ours."""
+    program = shutil.which("kubectl", path=str(Path(sys.executable).parent))
+    assert program is not None
+    environ = {"KUBECONFIG": str(platform.kubeconfig), "HOME": str(platform.home), "PATH": os.environ["PATH"]}
+    return subprocess.Popen([program, *arguments], env=environ, stdout=subprocess.PIPE, text=True)
+
+
+def test_kubectl_follows_logs_and_objects(machine: RunningPlatform, tmp_path: Path) -> None:
+    talks = STEP.replace("        kept =", '        print("asked for", data.get("bytes"))\n        kept =')
+    apply(machine, "talks", make_function(tmp_path, "talks", talks))
+    wait_ready(machine, "talks")
+    (pod,) = kubectl(machine, "get", "pods", "-l", "serving.knative.dev/service=talks", "-o", "name").split()
+    logs = followed(machine, "logs", "-f", pod)
+    watch = followed(machine, "get", "ksvc", "talks", "-w", "-o", "jsonpath={.metadata.generation}{'\\n'}")
+    assert logs.stdout is not None
+    assert watch.stdout is not None
+    try:
+        assert watch.stdout.readline() == "1\n"
+        post(f"{machine.functions}/default/talks", {"bytes": 7})
+        assert any("asked for 7" in line for line in logs.stdout)
+        traffic = json.dumps({"spec": {"traffic": [{"latestRevision": True, "percent": 100, "tag": "t"}]}})
+        kubectl(machine, "patch", "ksvc", "talks", "--type=merge", "-p", traffic)
+        assert any(line == "2\n" for line in watch.stdout)
+        kubectl(machine, "delete", "ksvc", "talks")
+        logs.stdout.read()  # it ends with its replica
+        assert logs.wait(20) == 0
+    finally:
+        for one in (logs, watch):
+            one.kill()
+            one.wait()
+            assert one.stdout is not None
+            one.stdout.close()
