@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Protocol
 
 from relight.local.serving.launching import Launched, Ready
 from relight.local.serving.machine import Grant
+from relight.local.serving.types import RevisionSpec
 
 FIRST_DELAY = 10.0
 LAST_DELAY = 300.0
@@ -94,6 +96,12 @@ class Failure:
     in_a_row: int
     retry_at: float
     """Monotonic time before which no replica is started."""
+
+
+class Observer(Protocol):
+    """Told of each replica's moves; shows them as Pod objects and records cold starts."""
+
+    def replica_moved(self, spec: RevisionSpec, replica: Replica) -> None: ...
 
 
 def failed(

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from relight.base.errors import LoadFailed, RelightError
 from relight.base.ids import suffix
@@ -21,19 +20,13 @@ from relight.local.serving import probing
 from relight.local.serving.activator import Gate
 from relight.local.serving.launching import Launched, Launcher, announcement, read_tail
 from relight.local.serving.machine import Machine
-from relight.local.serving.replica import SETTLED, Failure, Reason, Replica, State, failed, why
+from relight.local.serving.replica import SETTLED, Failure, Observer, Reason, Replica, State, failed, why
 from relight.local.serving.types import RevisionSpec
 
 log = logging.getLogger("relight.local.serving")
 
 DYING = 0.5
 """Seconds in which the end of a process that refuses connections is waited for."""
-
-
-class Observer(Protocol):
-    """Told of each replica's moves; shows them as Pod objects and records cold starts."""
-
-    def replica_moved(self, spec: RevisionSpec, replica: Replica) -> None: ...
 
 
 class Replicas:

@@ -16,8 +16,7 @@ from typing import Any
 
 from relight.base.errors import BadInput, Overloaded, RelightError
 from relight.base.tasks import Tasks
-from relight.base.units import parse_duration
-from relight.decide import gpus, slots
+from relight.decide import gpus
 from relight.decide.defaults import CLASS_HPA
 from relight.decide.scaling import RevisionScaling
 from relight.local.conditions import is_true
@@ -26,7 +25,7 @@ from relight.local.kube.configs import Configs
 from relight.local.kube.store import ObjectStore
 from relight.local.reconciling import Queue
 from relight.local.recording import Recorder
-from relight.local.serving import environment, objects, sources, statuses
+from relight.local.serving import objects, sources, specifying, statuses
 from relight.local.serving.activator import Gate, Gates
 from relight.local.serving.autoscaling import Autoscaler, Scaler
 from relight.local.serving.launching import Launcher
@@ -34,16 +33,14 @@ from relight.local.serving.machine import Machine
 from relight.local.serving.objects import rfc3339
 from relight.local.serving.placing import Placing, Shortage
 from relight.local.serving.pods import Pods
-from relight.local.serving.probes import Probes
 from relight.local.serving.replica import Reason
 from relight.local.serving.replicas import Replicas
-from relight.local.serving.types import RevisionKey, RevisionLimits, RevisionSpec
+from relight.local.serving.types import RevisionKey, RevisionSpec
 from relight.local.serving.utilizing import UtilizationScaler
 
 log = logging.getLogger("relight.local.serving")
 
 Object = dict[str, Any]
-PROGRESS_DEADLINE = "serving.knative.dev/progress-deadline"
 
 
 @dataclass
@@ -110,7 +107,7 @@ class Revisions:
         for key in keys:
             revision = self._store.get(kinds.REVISION, *key)
             if revision is not None:
-                self._gates.ensure(key, _limits(revision["spec"], objects.speaks_h2c(revision)))
+                self._gates.ensure(key, specifying.limits_of(revision))
 
     def _used(self) -> set[str]:
         """Digests of the code that somebody may still run."""
@@ -203,7 +200,9 @@ class Revisions:
             self._store.set_status(kinds.REVISION, *key, status)
             digest, revision = await self._snapshot(key, revision)
         source = sources.open_copy(digest, self._copies, objects.annotations_of(revision))
-        spec = self._spec(key, revision, source)
+        spec = specifying.spec_of(
+            revision, source, self._store, self._environ, self._configs.scaling().progress_deadline
+        )
         gate = self._gates.ensure(key, spec.limits)
         gate.recover()
         replicas = Replicas(
@@ -267,38 +266,6 @@ class Revisions:
             self._recorder.record(revision, "Warning", "FailedScheduling", shortage.message)
         self._show(key)
 
-    def _spec(self, key: RevisionKey, revision: Object, source: sources.Source) -> RevisionSpec:
-        spec, labels = revision["spec"], objects.labels_of(revision)
-        container = spec["containers"][0]
-        service = labels.get(objects.SERVICE, "")
-        configuration = labels.get(objects.CONFIGURATION, "")
-        deadline = objects.annotations_of(revision).get(PROGRESS_DEADLINE)
-        env = {
-            **self._environ,
-            **environment.values(self._store, key.namespace, container),
-            "K_SERVICE": service or configuration,
-            "K_CONFIGURATION": configuration,
-            "K_REVISION": key.name,
-            "RELIGHT_NAMESPACE": key.namespace,
-        }
-        return RevisionSpec(
-            key=key,
-            uid=revision["metadata"]["uid"],
-            service=service,
-            configuration=configuration,
-            source=str(source.path),
-            env=env,
-            preload=source.preload,
-            backing=source.backing,
-            limits=_limits(spec, objects.speaks_h2c(revision)),
-            grace=float(spec.get("timeoutSeconds") or 300),
-            need=slots.requested(spec),
-            use=slots.limited(spec),
-            strategy=_strategy(objects.annotations_of(revision)),
-            probes=Probes.of(container),
-            progress_deadline=(parse_duration(deadline) if deadline else self._configs.scaling().progress_deadline),
-        )
-
     def _forget(self, key: RevisionKey) -> None:
         running = self._running.pop(key)
         self._autoscaler.drop(key)
@@ -350,21 +317,3 @@ class Revisions:
         autoscaler = self._store.get(kinds.POD_AUTOSCALER, *key)
         if autoscaler is not None:
             self._store.set_status(kinds.POD_AUTOSCALER, *key, statuses.of_autoscaler(autoscaler, scale, actual, now))
-
-
-def _limits(spec: Mapping[str, Any], h2c: bool) -> RevisionLimits:
-    timeout = float(spec.get("timeoutSeconds") or 300)
-    return RevisionLimits(
-        container_concurrency=int(spec.get("containerConcurrency") or 0),
-        timeout=timeout,
-        response_start=float(spec.get("responseStartTimeoutSeconds") or timeout),
-        idle=float(spec.get("idleTimeoutSeconds") or 0),
-        h2c=h2c,
-    )
-
-
-def _strategy(annotations: Mapping[str, str]) -> str:
-    given = annotations.get(slots.ROLLOUT, slots.STRATEGIES[0])
-    if given not in slots.STRATEGIES:
-        raise BadInput(f"{slots.ROLLOUT}: expected one of {', '.join(slots.STRATEGIES)}, got {given!r}")
-    return given
