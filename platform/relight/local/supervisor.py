@@ -80,6 +80,8 @@ class Platform:
             **self._addresses,
             "kubeconfig": str(self._home.kubeconfig),
             "repository": self._settings.repository,
+            "resources": dict(self._serving.machine.capacity.amounts) if self._serving else {},
+            "limits": self._serving.limiter.kind if self._serving else "",
         }
 
     async def failed(self) -> None:

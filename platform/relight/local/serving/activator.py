@@ -22,6 +22,10 @@ from relight.local.serving.types import Address, RevisionKey, RevisionLimits
 log = logging.getLogger("relight.activator")
 
 
+class Moved(NotReady):
+    """A held request's revision gets no traffic any more: whoever asked looks at the route again."""
+
+
 class Bucket(NamedTuple):
     """What happened at a gate since the previous sample."""
 
@@ -222,6 +226,10 @@ class Gate:
         self._failure = None
         self._woken = False
         self._wake_if_waited_for()
+
+    def move(self) -> None:
+        """The revision gets no traffic any more: whoever waits is told to ask where the traffic goes now."""
+        self._refuse_all(Moved(f"revision {self.key} takes no more requests", retry_after=1))
 
     def close(self) -> None:
         """The revision is gone: whoever waits is told so."""
