@@ -29,6 +29,8 @@ class Declared:
     accelerators: Sequence[str] = ()
     """``gpu_execution_accelerator`` names of config.pbtxt; ``tensorrt`` is acted on."""
     parameters: Mapping[str, str] = field(default_factory=dict)
+    instances: int = 1
+    """Runs that may go on at the same time: where no number of threads is given, they share the processors."""
 
 
 NOTHING = Declared()
@@ -89,9 +91,9 @@ class Backend(Protocol):
     ) -> Session:
         """Load a model.
 
-        ``threads`` None: as many as this process may use. ``cache`` is a folder of this node for what can be made
-        again; ``digest`` names the file's content there, its path, size and time do where it is None. MissingWeights
-        or CorruptWeights name the file that is not there or cannot be read, PlatformError what is not installed or not
-        there to run it on.
+        ``threads`` of one run; None: as many as this process may use, divided by the instances. ``cache`` is a folder
+        of this node for what can be made again; ``digest`` names the file's content there, its path, size and time do
+        where it is None. MissingWeights or CorruptWeights name the file that is not there or cannot be read,
+        PlatformError what is not installed or not there to run it on.
         """
         ...

@@ -64,7 +64,8 @@ class OnnxRuntime:
         runtime = library()
         if not path.is_file():
             raise MissingWeights(f"there is no model file {path}")
-        place = on_onnxruntime(declared, runtime.get_available_providers(), gpus.visible(), threads or cpus.usable())
+        threads = threads or cpus.share(declared.instances)
+        place = on_onnxruntime(declared, runtime.get_available_providers(), gpus.visible(), threads)
         log.info("model.placed model=%s %s", path, " ".join(f"{k}={v!r}" for k, v in place.describe().items()))
         if place.engine != CPU:
             return _on_gpu(path, place, declared, cache)

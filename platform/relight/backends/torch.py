@@ -46,7 +46,8 @@ class Torch:
         torch = library()
         if not path.is_file():
             raise MissingWeights(f"there is no model file {path}")
-        place = on_torch(declared, torch.cuda.is_available(), torch.cuda.device_count(), threads or cpus.usable())
+        threads = threads or cpus.share(declared.instances)
+        place = on_torch(declared, torch.cuda.is_available(), torch.cuda.device_count(), threads)
         log.info("model.placed model=%s %s", path, " ".join(f"{k}={v!r}" for k, v in place.describe().items()))
         # One number for the whole process: PyTorch has one pool for all models.
         torch.set_num_threads(place.threads)

@@ -27,6 +27,7 @@ from relight.decide.costs import OVERHEAD, Costs
 from relight.decide.inlining import ENTER, Inlining
 from relight.runtime.rows import merged, shares_of
 from relight.runtime.tickets import (
+    TIMING,
     Computed,
     Job,
     Seat,
@@ -130,7 +131,7 @@ class Batcher:
         """
         settings = self._settings
         asked, level = 0.0, settings.default_priority_level
-        if job.parameters:
+        if job.parameters and not TIMING.isdisjoint(job.parameters):
             asked, level = asked_timeout(job.parameters), settings.level(asked_level(job.parameters))
         patience = settings.patience(level, asked)
         now = time.perf_counter()

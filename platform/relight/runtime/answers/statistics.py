@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from relight.runtime.batcher import Batcher, Computed, Job, Observe
+from relight.runtime.tickets import Ticket
 from relight.wire.tensors import Array
 
 Compute = Callable[[dict[str, Array]], dict[str, Array]]
@@ -25,14 +26,14 @@ class Duration:
     """How often, and how long in all."""
 
     count: int = 0
-    ns: int = 0
+    seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
         self.count += 1
-        self.ns += round(seconds * 1e9)
+        self.seconds += seconds
 
     def render(self) -> dict[str, int]:
-        return {"count": self.count, "ns": self.ns}
+        return {"count": self.count, "ns": round(self.seconds * 1e9)}
 
 
 _NEVER = Duration()
@@ -58,7 +59,11 @@ class ModelCounts:
 
     def rows(self, inputs: dict[str, Array]) -> int:
         """Inferences in one request, or one execution."""
-        return next((len(array) for array in inputs.values()), 0) if self.batched else 1
+        if not self.batched:
+            return 1
+        for array in inputs.values():
+            return len(array)
+        return 0
 
     def measured(self, compute: Compute) -> Compute:
         """``compute``, each run of it counted as an execution; one that raises is none."""
@@ -75,15 +80,16 @@ class ModelCounts:
 
         return run
 
-    def ended(self, future: Future[Computed], rows: int, seconds: float) -> None:
+    def ended(self, ticket: Ticket) -> None:
         """A request was answered, or not."""
-        good = not future.cancelled() and future.exception() is None
+        seconds = time.perf_counter() - ticket.arrived
+        good = not ticket.cancelled() and ticket.exception() is None
         with self.lock:
             if not good:
                 self.fail.add(seconds)
                 return
-            computed = future.result()
-            self.inferences += rows
+            computed = ticket.result()
+            self.inferences += self.rows(ticket.job.inputs)
             self.success.add(seconds)
             self.queue.add(computed.queue)
             self.infer.add(computed.infer)
@@ -127,18 +133,17 @@ class Counted:
 
     def __init__(self, batcher: Batcher, counts: ModelCounts) -> None:
         self._batcher = batcher
-        self._counts = counts
+        # Every ticket is one of the batcher's.
+        self._ended = cast("Callable[[Future[Computed]], None]", counts.ended)
 
     @property
     def queued(self) -> int:
         return self._batcher.queued
 
     def submit(self, job: Job) -> Future[Computed]:
-        begun = time.perf_counter()
-        rows = self._counts.rows(job.inputs)
-        future = self._batcher.submit(job)
-        future.add_done_callback(lambda done: self._counts.ended(done, rows, time.perf_counter() - begun))
-        return future
+        ticket = self._batcher.submit(job)
+        ticket.add_done_callback(self._ended)
+        return ticket
 
     def stop(self, timeout: float) -> None:
         self._batcher.stop(timeout)
