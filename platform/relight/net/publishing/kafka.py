@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,6 +63,8 @@ def client() -> Any:
         import aiokafka
     except ImportError:
         raise missing("aiokafka") from None
+    # What fails is raised, or seen when the cluster is asked; the library's own log says it every tenth of a second.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     return aiokafka
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from relight.base.errors import BadInput, Problem
 from relight.local.eventing.secrets import Secrets, referred
-from relight.local.eventing.sources.feeding import BATCH, BLOCK, LIMIT, Feed, Record
+from relight.local.eventing.sources.feeding import BATCH, BLOCK, LAG_EVERY, LIMIT, Feed, Record
 from relight.local.eventing.sources.messages import Message
 from relight.local.eventing.sources.objects import Plan, needed, overrides
 from relight.local.eventing.world import Object
@@ -24,6 +25,8 @@ from relight.wire.cloudevents import Event, Value
 TYPE = "dev.knative.kafka.event"
 OFFSETS = ("earliest", "latest")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+TIMEOUT = 10.0
+"""Seconds for the cluster to answer."""
 JOINING = 30.0
 """Seconds to become a member of the group: another that ended badly is waited for."""
 NEW_TOPICS = 10_000
@@ -51,6 +54,7 @@ class KafkaTopics:
             "kafka": kafka,
             "topics": topics,
             "group": str(spec.get("consumerGroup") or f"knative-kafka-source-{metadata['uid']}"),
+            "member": f"relight-{metadata['uid']}",
             "offset": offset,
             "where": where,
         }
@@ -89,6 +93,9 @@ class _KafkaFeed:
         self._consumer: Any = None
         self._next: dict[Any, int] = {}
         """Per partition, what is to be read after the batch that was read last."""
+        self._reached: dict[Any, int] = {}
+        """Per partition, how far the group has come, as far as that was asked for or done here."""
+        self._asked = float("-inf")
         self._assigned = asyncio.Event()
         """Set when the group has given out partitions anew."""
         self.lag: int | None = None
@@ -98,6 +105,8 @@ class _KafkaFeed:
         options = await asyncio.to_thread(settings["kafka"].options)
         self._consumer = client().AIOKafkaConsumer(
             group_id=settings["group"],
+            # A member that keeps its name takes its place again at once, also after kill -9.
+            group_instance_id=settings["member"],
             enable_auto_commit=False,
             auto_offset_reset=settings["offset"],
             isolation_level="read_committed",
@@ -113,15 +122,18 @@ class _KafkaFeed:
     async def read(self) -> Sequence[Record]:
         if self._assigned.is_set():
             self._assigned.clear()
+            self._reached.clear()
             await self._begin()
         found = await self._consumer.getmany(timeout_ms=int(BLOCK * 1000), max_records=BATCH)
         self._next = {partition: batch[-1].offset + 1 for partition, batch in found.items() if batch}
-        self._measure()
+        if not self._next:
+            await self._ask_lag()
         return [self._record(record) for batch in found.values() for record in batch]
 
     async def acknowledge(self, records: Sequence[Record]) -> None:
-        await self._consumer.commit(self._next)
-        self._measure()
+        async with asyncio.timeout(TIMEOUT):
+            await self._consumer.commit(self._next)
+        await self._ask_lag()
 
     async def close(self) -> None:
         if self._consumer is not None:
@@ -134,15 +146,18 @@ class _KafkaFeed:
             if await self._consumer.committed(partition) is None:
                 await self._consumer.commit({partition: await self._consumer.position(partition)})
 
-    def _measure(self) -> None:
-        """What is there beyond the position, by what the last answers said."""
-        lags = []
-        for partition in self._consumer.assignment():
-            highest, reached = self._consumer.highwater(partition), self._next.get(partition)
-            if highest is not None and reached is not None:
-                lags.append(max(0, highest - reached))
-        if lags:
-            self.lag = sum(lags)
+    async def _ask_lag(self) -> None:
+        """What is there beyond what is committed. The client mends its connections by itself: that it cannot is seen
+        here."""
+        if time.monotonic() - self._asked < LAG_EVERY:
+            return
+        self._asked = time.monotonic()
+        async with asyncio.timeout(TIMEOUT):
+            ends = await self._consumer.end_offsets(list(self._consumer.assignment()))
+        self._reached |= self._next
+        for partition in ends.keys() - self._reached.keys():
+            self._reached[partition] = await self._consumer.committed(partition) or 0
+        self.lag = sum(max(0, end - self._reached[partition]) for partition, end in ends.items())
 
     def _record(self, record: Any) -> Record:
         headers = {str(name): bytes(value or b"").decode("utf-8", "replace") for name, value in record.headers}
