@@ -20,7 +20,7 @@ from relight.local.serving import probing
 from relight.local.serving.activator import Gate
 from relight.local.serving.launching import Launched, Launcher, announcement, read_tail
 from relight.local.serving.machine import Machine
-from relight.local.serving.replica import SETTLED, Failure, Observer, Reason, Replica, State, failed, why
+from relight.local.serving.replica import FIRST_DELAY, SETTLED, Failure, Observer, Reason, Replica, State, failed, why
 from relight.local.serving.types import RevisionSpec
 
 log = logging.getLogger("relight.local.serving")
@@ -251,10 +251,11 @@ class Replicas:
             message,
             delay,
         )
-        if delay and not self.ready:
+        if delay >= FIRST_DELAY and not self.ready:  # for a shorter one requests are held
             self._gate.fail(
                 LoadFailed(f"{self.spec.service or self.spec.key.name} cannot start: {message}", retry_after=delay)
             )
+        if delay:
             self._retry_after(delay)
 
     async def _retire(self, replica: Replica, reason: Reason, grace: float | None = None) -> None:
