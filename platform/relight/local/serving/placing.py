@@ -84,6 +84,7 @@ class Placing:
         self._following = following
         self._told = told
         self._short: dict[RevisionKey, Shortage] = {}
+        self._called: set[RevisionKey] = set()
         self._takeovers: dict[RevisionKey, Takeover] = {}
         """By the revision that takes over."""
 
@@ -95,6 +96,10 @@ class Placing:
         takeover = self._takeovers.get(key)
         return takeover is not None and 0 in takeover.kept.values()
 
+    def routed(self, key: RevisionKey) -> None:
+        """A route leads to it: from now on it is on its way out when none does."""
+        self._called.add(key)
+
     # -- a new revision begins
 
     def begin(self, key: RevisionKey) -> None:
@@ -102,7 +107,7 @@ class Placing:
         member = self._members[key]
         before: list[RevisionKey] = []
         if member.spec.strategy == "recreate" and not member.scaler.scale.initialized:
-            before = [one for one in self._predecessors(key) if self._members[one].replicas.here]
+            before = self._predecessors(key)
         if before:
             log.info("rollout.recreate revision=%s: %s stop first", key, ", ".join(map(str, before)))
             self._give_way(key, dict.fromkeys(before, 0))
@@ -190,7 +195,7 @@ class Placing:
         new = not member.scaler.scale.initialized and member.replicas.failure is None
         predecessors = set(self._predecessors(key)) if new else set()
         for other, one in self._members.items():
-            gone = one.scaler.scale.initialized and not self._reachable(other)
+            gone = other in self._called and not self._reachable(other)
             if other != key and one.replicas.here and (gone or other in predecessors):
                 holders[str(other)] = Holder(str(other), one.spec.need, one.replicas.here, not gone)
         wanted = max(1, member.replicas.missing)
@@ -226,6 +231,7 @@ class Placing:
 
     def forget(self, key: RevisionKey) -> None:
         """A revision is gone."""
+        self._called.discard(key)
         self.served(key)
         self.settle()
 

@@ -188,7 +188,9 @@ class Revisions:
             return
         self._ensure_autoscaler(revision, reachable)
         running.scaler.configure(scaling, reachable or not running.scaler.scale.initialized, time.monotonic())
-        if not reachable and running.gate.held:
+        if reachable:
+            self.placing.routed(key)
+        elif running.gate.held:
             running.gate.move()
         self.placing.settle()
         self._show(key)
