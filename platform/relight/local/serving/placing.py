@@ -47,8 +47,6 @@ class Shortage:
     """A revision that has not all the replicas it wants, for want of room."""
 
     lacks: tuple[str, ...]
-    since: float
-    """Monotonic time."""
     ever: bool
     """There would be too little of it if nothing else ran."""
     message: str
@@ -136,8 +134,7 @@ class Placing:
         if not lacks:
             return
         before = self._short.get(key)
-        since = before.since if before else time.monotonic()
-        found = Shortage(lacks, since, bool(never), self._sentence(need, lacks, ever=bool(never)))
+        found = Shortage(lacks, bool(never), self._sentence(need, lacks, ever=bool(never)))
         self._short[key] = found
         self.machine.wait(key, lambda: self._room(key))
         if before is None or before.lacks != lacks or before.ever != found.ever:
