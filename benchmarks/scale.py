@@ -237,9 +237,10 @@ def main() -> int:
         ):
             picked = draw.sample(names[:-1], min(given.wakes, len(names) - 1))
             for name in picked:
-                zero(single, names[0])
-                woken["one"].append(call(single, names[0], next(numbers)))
-                woken["many"].append(call(platform, name, next(numbers)))
+                call(platform, name, next(numbers))  # the very first time is another matter, alone or among many
+                for running, called, key in ((single, names[0], "one"), (platform, name, "many")):
+                    zero(running, called)
+                    woken[key].append(call(running, called, next(numbers)))
             rest = [name for name in names[:-1] if name not in picked]
             group = draw.sample(rest, given.at_once)
             seconds = together(platform, group, numbers, runs)
