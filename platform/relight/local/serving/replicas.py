@@ -30,7 +30,10 @@ DYING = 0.5
 
 
 class Replicas:
-    """Brings the number of replicas of a revision to what is wanted. All methods run on the event loop."""
+    """Brings the number of replicas of a revision to what is wanted. All methods run on the event loop.
+
+    ``short`` is called when the machine has no room for one that is wanted.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class Replicas:
         machine: Machine,
         *,
         changed: Callable[[], None],
-        short: Callable[[], None] = lambda: None,
+        short: Callable[[], None],
     ) -> None:
         self.spec = spec
         self._machine = machine
