@@ -218,13 +218,8 @@ class Replicas:
                 replica.message = f"liveness probe failed: {wrong}"
                 self._tasks.spawn(self._retire(replica, Reason.UNHEALTHY), f"unhealthy-{replica.pod}")
 
-        probes = self.spec.probes
-        turns = ((probes.readiness, readiness, "readiness"), (probes.liveness, liveness, "liveness"))
-        return [
-            self._tasks.spawn(probing.watch(probe, check, turned), f"{name}-{replica.pod}")
-            for probe, turned, name in turns
-            if probe is not None
-        ]
+        watches = probing.watches(self.spec.probes, check, readiness, liveness)
+        return [self._tasks.spawn(one, f"{name}-{replica.pod}") for name, one in watches.items()]
 
     async def _ended(self, replica: Replica, reason: Reason, message: str) -> None:
         """The process is gone, or must go, without having been asked to retire."""
