@@ -23,7 +23,7 @@ from relight.sdk import Step
 
 class Slow(Step):
     def load(self):
-        time.sleep(2.5)
+        time.sleep(2.0)
 
     def run(self, data, event):
         return {"ok": True}
@@ -77,14 +77,12 @@ def test_open_starts_the_browser_on_a_terminal(platform: RunningPlatform, tmp_pa
     assert (tmp_path / "opened").read_text() == f"{platform.functions}/default/slow/\n"
 
 
-@pytest.mark.parametrize("read", [json.loads, yaml.safe_load], ids=["json", "yaml"])
-def test_what_commands_print_for_programs(platform: RunningPlatform, read: Any) -> None:
-    form = "json" if read is json.loads else "yaml"
-    status = read(platform.relight("status", "-o", form).stdout)
+def test_what_commands_print_for_programs(platform: RunningPlatform) -> None:
+    status = yaml.safe_load(platform.relight("status", "-o", "yaml").stdout)
+    assert status == json.loads(platform.relight("status", "-o", "json").stdout) | {"uptime": status["uptime"]}
     assert status["functions"] == platform.functions
-    assert status["resources"]["cpu"] >= 1000
+    assert status["resources"]["cpu"].endswith("000m")
     assert status["limits"] in ("cgroup v1", "cgroup v2", "rlimit")
-    assert read(platform.relight("status", "slow", "-o", form).stdout)["ready"] == "True"
-    assert read(platform.relight("get", "ksvc", "slow", "-o", form).stdout)["metadata"]["name"] == "slow"
-    described = read(platform.relight("describe", "ksvc", "slow", "-o", form).stdout)
+    assert yaml.safe_load(platform.relight("status", "slow", "-o", "yaml").stdout)["ready"] == "True"
+    described = yaml.safe_load(platform.relight("describe", "ksvc", "slow", "-o", "yaml").stdout)
     assert described["object"]["metadata"]["name"] == "slow"

@@ -39,6 +39,15 @@ def new():
 """
 
 
+GPU_PATCH = """
+spec:
+  template:
+    spec:
+      containers:
+        - resources: {limits: {nvidia.com/gpu: "1"}}
+"""
+
+
 def code(version: str, *, load: float = 0.0, broken: str = "") -> str:
     return STEP.format(version=version, load=load, broken=broken or "pass")
 
@@ -122,7 +131,10 @@ def test_who_finds_no_room_waits_and_says_for_what(machine: RunningPlatform, tmp
     kubectl(machine, "apply", "-f", "-", stdin=service("holder", first, gpus=2, min_scale="1"))
     ready(machine, "holder", "holder-00001")
     second = make_function(tmp_path, "waiter", code("1"))
-    kubectl(machine, "apply", "-f", "-", stdin=service("waiter", second))
+    (second / "relight.yaml").write_text(GPU_PATCH)
+    waited = machine.relight("deploy", str(second), "--timeout", "2", check=False)
+    assert waited.returncode == 6
+    assert "waiter: unschedulable since 20" in waited.stderr
     reason = "--for=jsonpath={.status.conditions[?(@.type=='ResourcesAvailable')].reason}=Unschedulable"
     kubectl(machine, "wait", "revision/waiter-00001", reason, "--timeout=20s")
     said = condition(machine, "waiter-00001", "ResourcesAvailable")

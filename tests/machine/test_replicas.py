@@ -28,7 +28,7 @@ from relight.sdk import Step
 class Eater(Step):
     def run(self, data, event):
         kept = bytearray(data.get("bytes", 0))
-        return {"pid": os.getpid(), "kept": len(kept)}
+        return {"pid": os.getpid(), "kept": len(kept), "threads": os.environ.get("OMP_NUM_THREADS")}
 
 
 def new():
@@ -36,6 +36,7 @@ def new():
 """
 
 
+LIMITS = {"memory": "400Mi", "cpu": "1500m"}
 KEPT = {"autoscaling.knative.dev/min-scale": "1"}
 
 
@@ -74,10 +75,12 @@ def test_a_replica_that_outgrows_its_memory_is_ended_and_replaced(
     machine: RunningPlatform, tmp_path: Path, how: str, request: pytest.FixtureRequest
 ) -> None:
     platform = machine if how == "cgroup" else request.getfixturevalue("bounded")
-    apply(platform, "eater", make_function(tmp_path, "eater", STEP), resources={"limits": {"memory": "400Mi"}})
+    apply(platform, "eater", make_function(tmp_path, "eater", STEP), resources={"limits": LIMITS})
     wait_ready(platform, "eater")
     url = f"{platform.functions}/default/eater"
-    pid = post(url, {"bytes": 10 * 2**20}).json()["pid"]
+    answered = post(url, {"bytes": 10 * 2**20}).json()
+    assert answered["threads"] == "2", "as many as the limit has cores"
+    pid = answered["pid"]
     (pod,) = json.loads(kubectl(platform, "get", "pods", "-o", "json"))["items"]
     said = pod["metadata"]["annotations"]["relight.dev/limits"]
     assert said == json.loads(platform.relight("status", "-o", "json").stdout)["limits"]

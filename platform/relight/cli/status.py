@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -56,7 +57,7 @@ def command(
     if output != "table":
         del facts["limits by"]
         plain = {"functions": platform.functions, "broker": platform.broker, "uptime": round(uptime)}
-        print_value(facts | plain | {"resources": dict(platform.resources), "limits": platform.limits}, output)
+        print_value(facts | plain | {"resources": _quantities(platform.resources), "limits": platform.limits}, output)
         return
     print_table(("what", "where"), facts.items())
     print(f"\nfor kubectl and kn:  export KUBECONFIG={platform.kubeconfig}")
@@ -66,6 +67,11 @@ def _amount(name: str, count: int) -> str:
     if name == "cpu":
         return f"{count / 1000:g}"
     return format_bytes(count) if name == "memory" else str(count)
+
+
+def _quantities(amounts: Mapping[str, int]) -> dict[str, str]:
+    """Amounts as Kubernetes writes them."""
+    return {name: f"{count}m" if name == "cpu" else str(count) for name, count in amounts.items()}
 
 
 def _print_standing(

@@ -32,11 +32,7 @@ def document(
     step: Step,
 ) -> dict[str, Any]:
     """One record, of values that JSON can hold."""
-    return {
-        "format": FORMAT,
-        "revision": revision,
-        "now": now,
-        "spec": dataclasses.asdict(spec),
+    return _head(revision, now, spec) | {
         "state": dataclasses.asdict(state),
         "observation": dataclasses.asdict(seen),
         "decision": dataclasses.asdict(decision),
@@ -57,16 +53,16 @@ def utilization_document(
     after: Wishes,
 ) -> dict[str, Any]:
     """One record of ``class: hpa``, told apart from the others by what it holds."""
-    return {
-        "format": FORMAT,
-        "revision": revision,
-        "now": now,
-        "spec": dataclasses.asdict(spec),
+    return _head(revision, now, spec) | {
         "wishes": dataclasses.asdict(wishes),
         "utilization": {"replicas": replicas, "average": average},
         "decision": {"desired": wanted},
         "after": dataclasses.asdict(after),
     }
+
+
+def _head(revision: str, now: float, spec: RevisionScaling) -> dict[str, Any]:
+    return {"format": FORMAT, "revision": revision, "now": now, "spec": dataclasses.asdict(spec)}
 
 
 def differences(record: Mapping[str, Any]) -> list[str]:

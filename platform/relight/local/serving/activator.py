@@ -416,14 +416,15 @@ class Gates:
         self._clock = clock
         self._gates: dict[RevisionKey, Gate] = {}
 
-    def ensure(self, key: RevisionKey, limits: RevisionLimits | None = None) -> Gate:
-        """The revision's gate, made where there is none; ``limits`` replace those it has."""
+    def ensure(self, key: RevisionKey, limits: RevisionLimits | None = None, hold: HoldLimits | None = None) -> Gate:
+        """The revision's gate, made where there is none; ``limits`` and ``hold`` replace those it has."""
         gate = self._gates.get(key)
         if gate is None:
             gate = Gate(key, limits or RevisionLimits(), wake=self._wake, hold=self._hold, clock=self._clock)
             self._gates[key] = gate
         elif limits is not None and limits != gate.limits:
             gate.set_limits(limits)
+        gate.hold_limits = hold or gate.hold_limits
         return gate
 
     def get(self, key: RevisionKey) -> Gate | None:

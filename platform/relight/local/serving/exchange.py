@@ -248,6 +248,8 @@ class Exchange(Answering):
             self._drop_upstream()
             slot, self._slot = self._slot, None
             if slot is not None:
+                # Else each further try might meet another connection of the same dead replica.
+                self._context.pools.drop(slot.address)
                 self._gate.release(slot)
             self._again("closed the connection without an answer")
         else:

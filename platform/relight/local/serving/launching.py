@@ -26,11 +26,10 @@ from relight.proc.child import Child
 from relight.proc.limiting import Group, Limiter
 from relight.proc.spawn import spawn
 from relight.proc.zygote import Zygote
+from relight.proc.zygote_main import POOLS
 
 log = logging.getLogger("relight.local.serving")
 
-POOLS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "RAYON_NUM_THREADS")
-"""How libraries that calculate are told how many threads to have."""
 TARGET = "relight.runtime.replica:run"
 """What a replica's process runs. Named, not imported: local mode starts functions and speaks to them over HTTP."""
 COMMON = ("relight.sdk", "relight.runtime.replica", "relight.store.files")

@@ -148,9 +148,6 @@ class Machine:
         """It waits no longer. Idempotent."""
         self._waiting.pop(owner, None)
 
-    def waits(self, owner: RevisionKey) -> bool:
-        return owner in self._waiting
-
     def holders(self, names: Sequence[str]) -> list[str]:
         """Who has any of these resources, for a sentence."""
         return sorted({str(one.owner) for one in self._grants if any(one.need.get(name) for name in names)})

@@ -47,8 +47,6 @@ class Shortage:
     """A revision that has not all the replicas it wants, for want of room."""
 
     lacks: tuple[str, ...]
-    since: float
-    """Monotonic time."""
     ever: bool
     """There would be too little of it if nothing else ran."""
     message: str
@@ -84,6 +82,7 @@ class Placing:
         self._following = following
         self._told = told
         self._short: dict[RevisionKey, Shortage] = {}
+        self._called: set[RevisionKey] = set()
         self._takeovers: dict[RevisionKey, Takeover] = {}
         """By the revision that takes over."""
 
@@ -95,6 +94,10 @@ class Placing:
         takeover = self._takeovers.get(key)
         return takeover is not None and 0 in takeover.kept.values()
 
+    def routed(self, key: RevisionKey) -> None:
+        """A route leads to it: from now on it is on its way out when none does."""
+        self._called.add(key)
+
     # -- a new revision begins
 
     def begin(self, key: RevisionKey) -> None:
@@ -102,7 +105,7 @@ class Placing:
         member = self._members[key]
         before: list[RevisionKey] = []
         if member.spec.strategy == "recreate" and not member.scaler.scale.initialized:
-            before = [one for one in self._predecessors(key) if self._members[one].replicas.here]
+            before = self._predecessors(key)
         if before:
             log.info("rollout.recreate revision=%s: %s stop first", key, ", ".join(map(str, before)))
             self._give_way(key, dict.fromkeys(before, 0))
@@ -131,8 +134,7 @@ class Placing:
         if not lacks:
             return
         before = self._short.get(key)
-        since = before.since if before else time.monotonic()
-        found = Shortage(lacks, since, bool(never), self._sentence(need, lacks, ever=bool(never)))
+        found = Shortage(lacks, bool(never), self._sentence(need, lacks, ever=bool(never)))
         self._short[key] = found
         self.machine.wait(key, lambda: self._room(key))
         if before is None or before.lacks != lacks or before.ever != found.ever:
@@ -190,7 +192,7 @@ class Placing:
         new = not member.scaler.scale.initialized and member.replicas.failure is None
         predecessors = set(self._predecessors(key)) if new else set()
         for other, one in self._members.items():
-            gone = one.scaler.scale.initialized and not self._reachable(other)
+            gone = other in self._called and not self._reachable(other)
             if other != key and one.replicas.here and (gone or other in predecessors):
                 holders[str(other)] = Holder(str(other), one.spec.need, one.replicas.here, not gone)
         wanted = max(1, member.replicas.missing)
@@ -226,6 +228,7 @@ class Placing:
 
     def forget(self, key: RevisionKey) -> None:
         """A revision is gone."""
+        self._called.discard(key)
         self.served(key)
         self.settle()
 

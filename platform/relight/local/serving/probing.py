@@ -8,7 +8,7 @@ queue-proxy, for a cold start waits for it; from then on, and for liveness, with
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from relight.base.errors import LoadFailed
@@ -70,8 +70,20 @@ async def until_ready(probes: Probes, check: Check) -> None:
                 await asyncio.sleep(EAGER)
 
 
-async def watch(probe: Probe, check: Check, turned: Callable[[bool, str], None]) -> None:
-    """Probe a replica that is ready until cancelled. ``turned`` is told when it fails, and when it is well again."""
+Turned = Callable[[bool, str], None]
+"""Told when a probe fails, with the reason, and when it is well again."""
+
+
+def watches(
+    probes: Probes, check: Check, readiness: Turned, liveness: Turned
+) -> dict[str, Coroutine[None, None, None]]:
+    """What watches a replica that is ready, by name; nothing where it has no such probe."""
+    found = {"readiness": (probes.readiness, readiness), "liveness": (probes.liveness, liveness)}
+    return {name: watch(probe, check, turned) for name, (probe, turned) in found.items() if probe is not None}
+
+
+async def watch(probe: Probe, check: Check, turned: Turned) -> None:
+    """Probe a replica that is ready until cancelled."""
     well, failures, successes = True, 0, 0
     await asyncio.sleep(probe.delay)
     while True:

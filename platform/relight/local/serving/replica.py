@@ -20,6 +20,8 @@ from relight.local.serving.types import RevisionSpec
 
 FIRST_DELAY = 10.0
 LAST_DELAY = 300.0
+CRASH_DELAY = 0.5
+"""Seconds before the second replacement in a row of a replica that was ready; requests are held for it."""
 SETTLED = 60.0
 """Seconds that a replica must have been ready for earlier failures to be forgotten."""
 
@@ -107,12 +109,17 @@ class Observer(Protocol):
 def failed(
     before: Failure | None, reason: Reason, message: str, *, was_ready: bool, lasted: float, now: float
 ) -> Failure:
-    """The failure to remember, and when to try again: at once after the first crash of one that was ready, else after
-    a delay that doubles (10 s to 300 s, as the kubelet's). ``lasted``: seconds that the replica was ready."""
+    """The failure to remember, and when to try again. ``lasted``: seconds that the replica was ready.
+
+    A start that failed is tried again after 10 s, then after a delay that doubles up to 300 s (the kubelet's). One that
+    was ready has shown that it can start: it is replaced at once, and if that repeats, after half a second that doubles
+    likewise; a function that dies of every request ends up where one that cannot start is.
+    """
     earlier = before.in_a_row if before and lasted < SETTLED else 0
-    delay = min(LAST_DELAY, FIRST_DELAY * 2 ** max(0, earlier - (1 if was_ready else 0)))
-    if was_ready and earlier == 0:
-        delay = 0.0
+    delay = FIRST_DELAY * 2.0**earlier
+    if was_ready:
+        delay = CRASH_DELAY * 2.0 ** (earlier - 1) if earlier else 0.0
+    delay = min(LAST_DELAY, delay)
     return Failure(reason, message, earlier + 1, now + delay)
 
 

@@ -20,7 +20,7 @@ from relight.local.serving import probing
 from relight.local.serving.activator import Gate
 from relight.local.serving.launching import Launched, Launcher, announcement, read_tail
 from relight.local.serving.machine import Machine
-from relight.local.serving.replica import SETTLED, Failure, Observer, Reason, Replica, State, failed, why
+from relight.local.serving.replica import FIRST_DELAY, SETTLED, Failure, Observer, Reason, Replica, State, failed, why
 from relight.local.serving.types import RevisionSpec
 
 log = logging.getLogger("relight.local.serving")
@@ -30,7 +30,10 @@ DYING = 0.5
 
 
 class Replicas:
-    """Brings the number of replicas of a revision to what is wanted. All methods run on the event loop."""
+    """Brings the number of replicas of a revision to what is wanted. All methods run on the event loop.
+
+    ``short`` is called when the machine has no room for one that is wanted.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class Replicas:
         machine: Machine,
         *,
         changed: Callable[[], None],
-        short: Callable[[], None] = lambda: None,
+        short: Callable[[], None],
     ) -> None:
         self.spec = spec
         self._machine = machine
@@ -215,13 +218,8 @@ class Replicas:
                 replica.message = f"liveness probe failed: {wrong}"
                 self._tasks.spawn(self._retire(replica, Reason.UNHEALTHY), f"unhealthy-{replica.pod}")
 
-        probes = self.spec.probes
-        turns = ((probes.readiness, readiness, "readiness"), (probes.liveness, liveness, "liveness"))
-        return [
-            self._tasks.spawn(probing.watch(probe, check, turned), f"{name}-{replica.pod}")
-            for probe, turned, name in turns
-            if probe is not None
-        ]
+        watches = probing.watches(self.spec.probes, check, readiness, liveness)
+        return [self._tasks.spawn(one, f"{name}-{replica.pod}") for name, one in watches.items()]
 
     async def _ended(self, replica: Replica, reason: Reason, message: str) -> None:
         """The process is gone, or must go, without having been asked to retire."""
@@ -251,10 +249,11 @@ class Replicas:
             message,
             delay,
         )
-        if delay and not self.ready:
+        if delay >= FIRST_DELAY and not self.ready:  # for a shorter one requests are held
             self._gate.fail(
                 LoadFailed(f"{self.spec.service or self.spec.key.name} cannot start: {message}", retry_after=delay)
             )
+        if delay:
             self._retry_after(delay)
 
     async def _retire(self, replica: Replica, reason: Reason, grace: float | None = None) -> None:

@@ -7,6 +7,7 @@ and count from that moment, without a new revision.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -107,7 +108,8 @@ class Revisions:
         for key in keys:
             revision = self._store.get(kinds.REVISION, *key)
             if revision is not None:
-                self._gates.ensure(key, specifying.limits_of(revision))
+                with contextlib.suppress(BadInput):  # it is refused, with the reason, when its turn comes
+                    self._gates.ensure(key, specifying.limits_of(revision), specifying.hold_of(revision))
 
     def _used(self) -> set[str]:
         """Digests of the code that somebody may still run."""
@@ -188,7 +190,9 @@ class Revisions:
             return
         self._ensure_autoscaler(revision, reachable)
         running.scaler.configure(scaling, reachable or not running.scaler.scale.initialized, time.monotonic())
-        if not reachable and running.gate.held:
+        if reachable:
+            self.placing.routed(key)
+        elif running.gate.held:
             running.gate.move()
         self.placing.settle()
         self._show(key)
@@ -203,7 +207,7 @@ class Revisions:
         spec = specifying.spec_of(
             revision, source, self._store, self._environ, self._configs.scaling().progress_deadline
         )
-        gate = self._gates.ensure(key, spec.limits)
+        gate = self._gates.ensure(key, spec.limits, specifying.hold_of(revision))
         gate.recover()
         replicas = Replicas(
             spec,

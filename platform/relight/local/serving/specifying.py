@@ -8,7 +8,9 @@ from typing import Any
 from relight.base.errors import BadInput
 from relight.base.units import parse_duration
 from relight.decide import slots
+from relight.decide.admission import HoldLimits
 from relight.decide.annotations import PROGRESS_DEADLINE
+from relight.decide.defaults import duration, integer
 from relight.local.kube.store import ObjectStore
 from relight.local.serving import environment, objects
 from relight.local.serving.probes import Probes
@@ -16,6 +18,10 @@ from relight.local.serving.sources import Source
 from relight.local.serving.types import RevisionKey, RevisionLimits, RevisionSpec
 
 Object = dict[str, Any]
+HELD_REQUESTS = "relight.dev/max-held-requests"
+"""Template annotation: requests that wait for a replica at most; more are answered 503 at once."""
+HELD_FOR = "relight.dev/max-hold"
+"""Template annotation: how long one waits at most (such as ``5s``), then it is answered 503; 0: as its timeouts say."""
 
 
 def spec_of(
@@ -53,6 +59,19 @@ def spec_of(
         strategy=_strategy(annotations),
         probes=Probes.of(container),
     )
+
+
+def hold_of(revision: Object) -> HoldLimits:
+    """How many requests of a revision are held at most, and how long. BadInput says which annotation cannot be."""
+    annotations, own = objects.annotations_of(revision), HoldLimits()
+    try:
+        requests = integer(annotations.get(HELD_REQUESTS, str(own.max_requests)))
+        seconds = duration(annotations[HELD_FOR]) if HELD_FOR in annotations else own.max_seconds
+    except ValueError as error:
+        raise BadInput(f"{HELD_REQUESTS}, {HELD_FOR}: {error}") from None
+    if requests < 0 or seconds < 0:
+        raise BadInput(f"{HELD_REQUESTS}, {HELD_FOR}: expected 0 or more, got {requests} and {seconds:g} s")
+    return HoldLimits(max_requests=requests, max_seconds=seconds)
 
 
 def limits_of(revision: Object) -> RevisionLimits:

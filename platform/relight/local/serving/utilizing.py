@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
 
 from relight.decide import traces, utilization
 from relight.decide.last_step import UNKNOWN, last_step
-from relight.decide.scaling import Decision, RevisionScaling
+from relight.decide.scaling import Decision
 from relight.decide.utilization import PERIOD, Wishes
-from relight.local.serving.activator import Gate
-from relight.local.serving.autoscaling import Room, Scaler
-from relight.local.serving.replicas import Replicas
-from relight.local.serving.types import RevisionKey
+from relight.local.serving.autoscaling import Scaler
 from relight.local.serving.usage import CpuMeter, resident_bytes
 
 log = logging.getLogger("relight.local.serving")
@@ -22,26 +17,11 @@ log = logging.getLogger("relight.local.serving")
 class UtilizationScaler(Scaler):
     """The autoscaler of one revision of ``class: hpa``."""
 
-    def __init__(
-        self,
-        key: RevisionKey,
-        spec: RevisionScaling,
-        replicas: Replicas,
-        gate: Gate,
-        *,
-        initialized: bool,
-        changed: Callable[[], None],
-        now: float,
-        trace: Callable[[Mapping[str, Any]], None] | None = None,
-        room: Room | None = None,
-    ) -> None:
-        super().__init__(
-            key, spec, replicas, gate, initialized=initialized, changed=changed, now=now, trace=trace, room=room
-        )
-        self._cpu = CpuMeter()
-        self._wishes = Wishes()
-        self._next = now + PERIOD
-        self._warned = False
+    _cpu: CpuMeter | None = None
+    _wishes = Wishes()
+    _next = 0.0
+    """When it decides again, on the clock of ``now``."""
+    _warned = False
 
     @property
     def dormant(self) -> bool:
@@ -81,6 +61,7 @@ class UtilizationScaler(Scaler):
             return sum(sizes) / len(sizes) / 2**20 if sizes else None
         if metric == "cpu":
             requested = self._replicas.spec.need.get("cpu", 0) / 1000
+            self._cpu = self._cpu or CpuMeter()
             cores = self._cpu.cores(pids, now)
             if not requested:
                 self._unknown("its container requests no cpu, of which a percentage could be taken")
