@@ -98,7 +98,7 @@ def test_visible_gpus(files: list[str], environ: dict[str, str], want: int, tmp_
 
 
 def test_onnxruntime_says_where_a_model_runs(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", "relight.onnxruntime"):
+    with caplog.at_level("INFO", "relight.backends"):
         session = OnnxRuntime().open(DATASETS / "mul_1.onnx", threads=1, declared=Declared(kind="cpu"))
     assert session.placement.describe() == {
         "device": "cpu", "engine": CPU, "threads": "1", "reason": "instance_group asks for KIND_CPU",
