@@ -234,7 +234,7 @@ def measure(name: str, model: str, check: bool, rounds: int, folder: Path) -> in
     for form in {form for server in servers(name) for form in server.forms}:
         requests[form] = folder / f"{name}-{form}.pickle"
         requests[form].write_bytes(pickle.dumps(made(name, form, model)))
-    seconds = 0.4 if check else (2.0 if name == "mlp" else 4.0)
+    seconds = 0.4 if check else (2.0 if name == "mlp" else 3.0)
     environ = os.environ | {
         "BENCH_MODEL": model,
         "BENCH_NAME": name,

@@ -36,9 +36,6 @@ class Duration:
         return {"count": self.count, "ns": round(self.seconds * 1e9)}
 
 
-_NEVER = Duration()
-
-
 @dataclass
 class ModelCounts:
     """The counts of one version of a model. ``batched``: its first dimension is a batch, whose rows are inferences."""
@@ -54,6 +51,8 @@ class ModelCounts:
     fail: Duration = field(default_factory=Duration)
     queue: Duration = field(default_factory=Duration)
     infer: Duration = field(default_factory=Duration)
+    hit: Duration = field(default_factory=Duration)
+    miss: Duration = field(default_factory=Duration)
     batches: dict[int, Duration] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -94,6 +93,18 @@ class ModelCounts:
             self.queue.add(computed.queue)
             self.infer.add(computed.infer)
 
+    def found(self, rows: int, seconds: float) -> None:
+        """A request was answered from what is kept: an inference, and no execution."""
+        with self.lock:
+            self.inferences += rows
+            self.success.add(seconds)
+            self.hit.add(seconds)
+
+    def missed(self, seconds: float) -> None:
+        """A request was looked for in vain, and its answer kept; that took so long beside the model."""
+        with self.lock:
+            self.miss.add(seconds)
+
     def render(self) -> dict[str, Any]:
         """As Triton has it, in JSON."""
         with self.lock:
@@ -104,8 +115,8 @@ class ModelCounts:
                 "compute_input": Duration(self.infer.count),
                 "compute_infer": self.infer,
                 "compute_output": Duration(self.infer.count),
-                "cache_hit": _NEVER,
-                "cache_miss": _NEVER,
+                "cache_hit": self.hit,
+                "cache_miss": self.miss,
             }
             batches = [
                 {

@@ -255,8 +255,9 @@ class HttpProtocol(asyncio.Protocol):
         self._begin()
         self.reading = Reading.IDLE
         self.since = self._loop.time()
-        self._hold_back()
         self._next()
+        if self._waiting:
+            self._hold_back()
 
     # Work.
 
@@ -270,7 +271,8 @@ class HttpProtocol(asyncio.Protocol):
                     self._part()
                 return
             self._current = self._waiting.popleft()
-            self._hold_back()
+            if self._held:
+                self._hold_back()
             answer = self._server.engine.dispatch(self._current.request)
             if isinstance(answer, Pending):
                 self._pending = answer
