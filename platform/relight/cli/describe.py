@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from relight.cli.kube import Connection, connect
-from relight.cli.output import print_table
+from relight.cli.output import AnyFormat, print_table, print_value
 from relight.cli.tables import tree
 from relight.cli.target import Context, Kubeconfig, Namespace
 
@@ -20,6 +20,7 @@ _SERVING = "serving.knative.dev/"
 def command(
     kind: Annotated[str, typer.Argument(help="Such as ksvc, revision, trigger, broker, pod.")],
     name: Annotated[str, typer.Argument(help="The object.")],
+    output: Annotated[AnyFormat, typer.Option("-o", "--output", help="How to print.")] = "table",
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -39,7 +40,11 @@ def command(
         involved = event.get("involvedObject", {}).get("uid")
         return involved == uid or (involved in revisions and event.get("reason") == "ColdStart")
 
-    print_description(value, [event for event in events if belongs(event)])
+    events = [event for event in events if belongs(event)]
+    if output == "table":
+        print_description(value, events)
+    else:
+        print_value({"object": value, "events": events}, output)
 
 
 def _revisions(link: Connection, kind: str, name: str) -> set[str]:

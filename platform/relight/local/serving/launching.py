@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import socket
 import time
@@ -23,7 +24,9 @@ from relight.local.serving.types import Address, RevisionSpec
 from relight.local.serving.zygotes import Zygotes
 from relight.net.listener import bind
 from relight.proc.child import Child
+from relight.proc.limiting import Group, Limiter
 from relight.proc.spawn import spawn
+from relight.proc.zygote_main import POOLS
 
 log = logging.getLogger("relight.local.serving")
 
@@ -45,6 +48,14 @@ class Launched:
     control: socket.socket
     decided: float
     """When its start was decided, on the monotonic clock of the machine."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    group: Group = field(default_factory=Group)
+    """The limits on what it may use."""
+
+    def close(self) -> None:
+        """Its process has ended: let go of what was its."""
+        self.control.close()
+        self.group.close()
 
 
 @dataclass(frozen=True)
@@ -58,41 +69,45 @@ class Ready:
 class Launcher:
     """Starts replicas: forked from a zygote, or executed where there is none."""
 
-    def __init__(self, environ: Mapping[str, str], logs: Path, backing: BackingServices) -> None:
+    def __init__(self, environ: Mapping[str, str], logs: Path, backing: BackingServices, limiter: Limiter) -> None:
         self._environ = dict(environ)
         self._logs = logs
         self._backing = backing
+        self._limiter = limiter
         self.zygotes = Zygotes(logs / "zygote.log")
 
     def log_path(self, namespace: str, pod: str) -> Path:
         return self._logs / namespace / f"{pod}.log"
 
-    async def launch(self, spec: RevisionSpec, pod: str) -> Launched:
-        """Start a replica's process. PlatformError when the machine cannot."""
+    async def launch(self, spec: RevisionSpec, pod: str, granted: Mapping[str, str]) -> Launched:
+        """Start a replica's process. ``granted``: environment that says which GPUs are its own; the revision's own
+        environment wins. PlatformError when the machine cannot."""
         decided = time.monotonic()
-        env = {**self._environ, **spec.env}
+        env = {**self._environ, **granted, **_threads(spec.use.cpu), **spec.env}
         for name in spec.backing:
             env = {**(await self._backing.ensure(name)), **env}
         listener = bind("127.0.0.1", 0)
         ours, theirs = socket.socketpair()
+        group = self._limiter.group(spec.use.cpu, spec.use.memory)
         try:
             port = listener.getsockname()[1]
             env["PORT"] = str(port)
             payload: dict[str, Any] = {"source": spec.source, "env": env, "stamps": {"decided": decided}}
+            payload["limits"] = dict(group.payload)
             log_path = self.log_path(spec.key.namespace, pod)
             log_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             child = await self._child(spec, payload, [listener.fileno(), theirs.fileno()], log_path)
-        except OSError as error:
+        except BaseException as error:
             ours.close()
-            raise PlatformError(f"a replica of {spec.key} could not be started: {error}") from error
-        except BaseException:
-            ours.close()
+            group.close()
+            if isinstance(error, OSError):
+                raise PlatformError(f"a replica of {spec.key} could not be started: {error}") from error
             raise
         finally:
             listener.close()
             theirs.close()
         ours.setblocking(False)
-        return Launched(child, Address("127.0.0.1", port), ours, decided)
+        return Launched(child, Address("127.0.0.1", port), ours, decided, env, group)
 
     async def _child(self, spec: RevisionSpec, payload: dict[str, Any], fds: list[int], log_path: Path) -> Child:
         try:
@@ -104,6 +119,16 @@ class Launcher:
                 "zygote.failed modules=%s error=%s: the replica is executed instead", ",".join(spec.preload), error
             )
             return await spawn(TARGET, payload, fds, log_path)
+
+    async def stop(self) -> None:
+        """End the zygotes. Replicas are stopped before, by their owners."""
+        await self.zygotes.stop()
+        self._limiter.close()
+
+
+def _threads(cpu: float | None) -> dict[str, str]:
+    """As many threads for libraries as the CPU limit has cores: more would only take turns."""
+    return {} if cpu is None else dict.fromkeys(POOLS, str(max(1, math.ceil(cpu))))
 
 
 async def announcement(launched: Launched, *, on_line: Callable[[Mapping[str, Any]], None] | None = None) -> Ready:
