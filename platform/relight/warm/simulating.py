@@ -274,3 +274,4 @@ def _before(values: Floats, first: float) -> Floats:
 
 def _sum(trace: Trace, function: Ints, values: Floats) -> Floats:
     return np.bincount(function, values, trace.size)
+
