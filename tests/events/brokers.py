@@ -193,6 +193,17 @@ class JetStream(Broker):
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.server.port}"
 
+    async def prepare(self) -> None:
+        """A channel's subject belongs to one stream: that of the test before has to go."""
+        await super().prepare()
+        import nats
+
+        connection = await nats.connect(self.url, allow_reconnect=False)
+        stream = connection.jetstream()
+        for one in await stream.streams_info():
+            await stream.delete_stream(str(one.config.name))
+        await connection.close()
+
     def objects(self, store: ObjectStore) -> None:
         settings = {"eventing-nats": f"url: {self.url}\n"}
         metadata = {"namespace": "knative-eventing", "name": "config-nats"}

@@ -26,6 +26,10 @@ def command(
     api_port: Annotated[int | None, typer.Option(help="Kubernetes API (TLS); 0: a free port.")] = None,
     functions_port: Annotated[int | None, typer.Option(help="Function URLs; 0: a free port.")] = None,
     broker_port: Annotated[int | None, typer.Option(help="Broker ingress; 0: a free port.")] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Treat events as Knative does, also where that is less kind."),
+    ] = False,
     trace_decisions: Annotated[
         Path | None,
         typer.Option(
@@ -45,6 +49,7 @@ def command(
         api_port=api_port,
         functions_port=functions_port,
         broker_port=broker_port,
+        strict=True if strict else None,
         trace_decisions=trace_decisions.resolve() if trace_decisions else None,
         log_level=log_level,
     )

@@ -8,6 +8,7 @@ is on disk, not before.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import queue
 import sqlite3
@@ -53,10 +54,16 @@ class Limits:
     first."""
 
 
+Told = Callable[[Any, BaseException | None], None]
+"""Hears an operation's result, or its error, on the loop once it is on disk. It never raises."""
+
+
 @dataclass(slots=True)
 class _Operation:
     run: Callable[[sqlite3.Connection], Any]
-    future: asyncio.Future[Any]
+    told: Told
+    incoming: Sequence[Incoming] | None = None
+    """Where all there is to do is to store these: such operations, one after another, are run as one."""
     result: Any = None
     error: BaseException | None = None
 
@@ -119,7 +126,7 @@ class EventLog:
                     "UPDATE deliveries SET dead = 1, reason = ? WHERE event = ?",
                     (reason[:REASON_LENGTH], one.insert(database)),
                 )
-            return [one.insert(database) for one in incoming]
+            return records.insert_all(database, incoming) if incoming else []
 
         self._waiting += count
         self._waiting_bytes += size
@@ -128,6 +135,24 @@ class EventLog:
         finally:
             self._waiting -= count
             self._waiting_bytes -= size
+
+    def accept_then(self, incoming: Sequence[Incoming], then: Callable[[list[int], BaseException | None], None]) -> None:
+        """Store events, all or none; ``then`` hears their sequence numbers on the loop, or the error, once they are on
+        disk. As ``accept_all``, for those who take thousands a second: no task, no future. Overloaded, NotReady."""
+        size, count = sum(one.size for one in incoming), len(incoming)
+        if self._waiting + count > WAITING or self._waiting_bytes + size > WAITING_BYTES:
+            raise Overloaded("too many events wait to be written to disk; try again", retry_after=RETRY_AFTER)
+        if self._thread is None:
+            raise NotReady("the event log is closed")
+
+        def told(seqs: Any, error: BaseException | None) -> None:
+            self._waiting -= count
+            self._waiting_bytes -= size
+            then(seqs or [], error)
+
+        self._waiting += count
+        self._waiting_bytes += size
+        self._operations.put(_Operation(lambda database: records.insert_all(database, incoming), told, incoming))
 
     async def settle(
         self, seq: int, trigger: str, reply: Incoming | None = None, *, hop: Hop | None = None, once: bool = False
@@ -314,7 +339,16 @@ class EventLog:
         if self._thread is None or self._loop is None:
             raise NotReady("the event log is closed")
         future: asyncio.Future[Result] = self._loop.create_future()
-        self._operations.put(_Operation(run, future))
+
+        def told(result: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._operations.put(_Operation(run, told))
         # A caller that is cancelled does not hold up the commit that is on its way: nobody waits for it any more.
         return await future
 
@@ -347,7 +381,11 @@ def _open(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.touch(mode=0o600)
-        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        # A statement per number of rows.
+        statements = 4 * records.ROWS
+        database = sqlite3.connect(
+            path, isolation_level=None, check_same_thread=False, cached_statements=statements
+        )
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=FULL")
         database.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
@@ -389,8 +427,13 @@ def _commit(database: sqlite3.Connection, group: list[_Operation]) -> None:
 def _try(database: sqlite3.Connection, group: list[_Operation]) -> bool:
     try:
         database.execute("BEGIN IMMEDIATE")
-        for operation in group:
-            operation.result = operation.run(database)
+        for stores, several in itertools.groupby(group, lambda one: one.incoming is not None):
+            operations = list(several)
+            if stores and len(operations) > 1:
+                _store_all(database, operations)
+            else:
+                for operation in operations:
+                    operation.result = operation.run(database)
         database.execute("COMMIT")
     except Exception as error:
         if database.in_transaction:
@@ -399,6 +442,12 @@ def _try(database: sqlite3.Connection, group: list[_Operation]) -> bool:
             operation.error = _translate(error)
         return False
     return True
+
+
+def _store_all(database: sqlite3.Connection, operations: list[_Operation]) -> None:
+    seqs = iter(records.insert_all(database, [one for each in operations for one in each.incoming or ()]))
+    for each in operations:
+        each.result = [next(seqs) for _ in each.incoming or ()]
 
 
 def _translate(error: Exception) -> RelightError:
@@ -414,9 +463,4 @@ def _translate(error: Exception) -> RelightError:
 
 def _tell(group: list[_Operation]) -> None:
     for operation in group:
-        if operation.future.done():
-            continue
-        if operation.error is not None:
-            operation.future.set_exception(operation.error)
-        else:
-            operation.future.set_result(operation.result)
+        operation.told(operation.result, operation.error)
