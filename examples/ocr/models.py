@@ -2,8 +2,8 @@
 
     python examples/ocr/models.py FOLDER
 
-They come from the package rapidocr-onnxruntime (Apache-2.0), which is read, never imported: install it by itself,
-`pip install --no-deps rapidocr-onnxruntime==1.4.4`.
+They come from the package rapidocr (Apache-2.0), which is read, never imported: install it by itself,
+`pip install --no-deps rapidocr==3.10.0`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 import onnxruntime
 
 MODELS = {
-    "ocr-detect": "ch_PP-OCRv4_det_infer.onnx",
-    "ocr-classify": "ch_ppocr_mobile_v2.0_cls_infer.onnx",
-    "ocr-recognise": "ch_PP-OCRv4_rec_infer.onnx",
+    "ocr-detect": "PP-OCRv6_det_small.onnx",
+    "ocr-classify": "ch_ppocr_mobile_v2.0_cls_mobile.onnx",
+    "ocr-recognise": "PP-OCRv6_rec_small.onnx",
 }
 
 
 def write(folder: Path) -> list[Path]:
     """One folder per model; the recogniser's has its characters too, which stand in the network's metadata."""
-    package = Path(str(distribution("rapidocr-onnxruntime").locate_file("rapidocr_onnxruntime")))
+    package = Path(str(distribution("rapidocr").locate_file("rapidocr")))
     written = []
     for name, file in MODELS.items():
         target = folder / name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import redis
 import servers
 from events.brokers import Kafka, RabbitMQ, secret, start
 from events.rig import Machine, Subscriber, run
+from runtime.serving import served
 
+from relight import sdk
 from relight.base.errors import BadInput, NotReady
 from relight.local.kube import kinds
 from relight.net.publishing import urls
-from relight.wire import bindings
+from relight.wire import bindings, cloudevents
 from relight.wire.bindings import Carrier
 from relight.wire.cloudevents import Event
 
@@ -150,7 +153,7 @@ def test_a_url_names_broker_and_topic(tmp_path: Path, kafka: Kafka) -> None:
             assert await rabbit.open() == 1
             await publisher.close()
             lost = urls.publisher(f"{rabbit.url}%2F?routing_key=nobody")
-            with pytest.raises(NotReady, match="127.0.0.1"):
+            with pytest.raises(NotReady, match=r"127\.0\.0\.1"):
                 await lost.publish(EVENT)
             await lost.close()
 
@@ -180,3 +183,42 @@ BAD_URLS = ["http://x/y", "kafka://host:1", "nats://host", "redis://host:1/0", "
 def test_urls_that_name_no_topic_are_refused(url: str) -> None:
     with pytest.raises(BadInput):
         urls.publisher(url)
+
+
+class Publish(sdk.Step):
+    """The step of the documentation."""
+
+    def load(self) -> None:
+        self.publisher = sdk.EventPublisher(self.context.env["PUBLISH_TO"])
+
+    def run(self, data: Any, event: sdk.Event | None) -> None:
+        assert event is not None
+        self.publisher.publish(event)
+
+    def unload(self) -> None:
+        self.publisher.close()
+
+
+def test_a_step_publishes(tmp_path: Path) -> None:
+    """While the broker is away the delivery is not done: the caller is told to come again."""
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    server = servers.redis_server(folder)
+    headers, body = cloudevents.encode_binary(EVENT)
+
+    def post(port: int) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        connection.request("POST", "/", body, dict(headers))
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    with served(Publish(), PUBLISH_TO=f"redis://127.0.0.1:{server.port}/0?stream=out") as one:
+        assert post(one.port) == 503
+        server.start(servers.pings)
+        try:
+            assert post(one.port) == 204
+            with redis.Redis(port=server.port) as client:
+                assert [fields[b"id"] for _, fields in client.xrange("out")] == [b"7"]
+        finally:
+            server.kill()

@@ -86,7 +86,8 @@ def test_messages_become_events(tmp_path: Path, broker: Broker) -> None:
             got = [one.event for one in await subscriber.until(3, "/s")]
             plain = next(one for one in got if one.type == broker.type)
             assert plain.json() == {"n": 6}
-            assert plain.source.startswith("/apis/v1/namespaces/default/") and broker.topic in plain.source
+            assert plain.source.startswith("/apis/v1/namespaces/default/")
+            assert broker.topic in plain.source
             binary = next(one for one in got if one.id == "7")
             assert (binary.data, binary.source, binary.get("subject")) == (b"\x00\xff", "/scanner", "p1")
             assert next(one for one in got if one.id == "8").json() == {"n": 8}

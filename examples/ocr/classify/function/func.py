@@ -1,4 +1,4 @@
-"""Turns lines that stand on their heads."""
+"""Turns pages that stand on their heads."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .images import decode, encode, scaled
 
 HEIGHT, WIDTH = 48, 192
 SURE = 0.9
-"""A line is turned where the network is so sure that it stands on its head."""
+"""A line counts as standing on its head where the network is so sure of it."""
 
 
 class Classify(sdk.OnnxModel):
     """``dev.relight.lines.v1`` to ``dev.relight.uprightlines.v1``.
 
-    A page most of whose lines are turned was itself upside down: then its lines are in the other order too.
+    The page decides as a whole, by most of its lines: the network is wrong about a line now and then.
     """
 
     reply_type = "dev.relight.uprightlines.v1"
@@ -31,15 +31,13 @@ class Classify(sdk.OnnxModel):
     def event_reply(self, event: sdk.Event, outputs: dict[str, sdk.Array]) -> dict[str, Any]:
         data = event.json()
         (likely,) = outputs.values()
-        lines, turned = [], 0
-        for line, pixels, (_, over) in zip(data["lines"], _lines(event), likely.tolist(), strict=False):
-            if over > SURE:
-                turned += 1
-                pixels = np.ascontiguousarray(pixels[::-1, ::-1])
-            lines.append({**line, "image": encode(pixels)})
-        if 2 * turned > len(lines):
-            lines.reverse()
-        return {**data, "lines": lines, "turned": turned}
+        over = [sure > SURE for _, sure in likely.tolist()][: len(data["lines"])]
+        upside_down = 2 * sum(over) > len(over)
+        lines = [
+            {**line, "image": encode(np.ascontiguousarray(pixels[::-1, ::-1]))}
+            for line, pixels in zip(reversed(data["lines"]), reversed(_lines(event)), strict=True)
+        ]
+        return {**data, "lines": lines if upside_down else data["lines"], "turned": upside_down}
 
 
 def _lines(event: sdk.Event) -> list[sdk.Array]:
