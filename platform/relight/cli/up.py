@@ -16,6 +16,10 @@ from relight.base import logs
 from relight.base.settings import Settings
 
 
+SWITCH = 0.001
+"""Seconds that a thread keeps the interpreter's lock while another wants it."""
+
+
 def command(
     functions: Annotated[
         Path | None,
@@ -61,6 +65,9 @@ def serve(settings: Settings, ready_fd: int | None = None) -> int:
     """Run a platform in this process until SIGINT or SIGTERM. A second one ends it at once."""
     import uvloop
 
+    # The thread that writes events to disk holds up their senders while it waits for the interpreter's lock: not for
+    # the 5 ms that a busy loop may keep it by default.
+    sys.setswitchinterval(SWITCH)
     return uvloop.run(_serve(settings, ready_fd))
 
 
