@@ -11,21 +11,16 @@ from typing import Any
 import pytest
 import redis
 import servers
-from events.brokers import Kafka, RabbitMQ, secret, start
+from events.brokers import EVENT, Kafka, secret, start
 from events.rig import Machine, Subscriber, run
 from runtime.serving import served
 
 from relight import sdk
-from relight.base.errors import BadInput, NotReady
+from relight.base.errors import BadInput
 from relight.local.kube import kinds
 from relight.net.publishing import urls
 from relight.wire import bindings, cloudevents
 from relight.wire.bindings import Carrier
-from relight.wire.cloudevents import Event
-
-EVENT = Event("7", "/ocr", "page.read", {"subject": "prüfung", "partitionkey": "p1"}, b'{"text": "abc"}')
-EVENT = EVENT.replace(datacontenttype="application/json")
-
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
@@ -135,43 +130,6 @@ def test_what_is_wrong_with_a_sink_is_told(
             row = next(one for one in obj["status"]["conditions"] if one["type"] == "Ready")
             assert row["status"] == "False"
             assert message in row["message"]
-
-    run(story())
-
-
-def test_a_url_names_broker_and_topic(tmp_path: Path, kafka: Kafka) -> None:
-    """The publishers behind ``sdk.Publisher``: RabbitMQ's queue and a NATS subject, each confirmed."""
-
-    async def story() -> None:
-        rabbit = await asyncio.to_thread(start, "rabbitmq", tmp_path / "rabbitmq")
-        nats_server = await asyncio.to_thread(start, "jetstream", tmp_path / "nats")
-        try:
-            assert isinstance(rabbit, RabbitMQ)
-            await rabbit.prepare()
-            publisher = urls.publisher(f"{rabbit.url}%2F?routing_key={rabbit.topic}")
-            await publisher.publish(EVENT)
-            assert await rabbit.open() == 1
-            await publisher.close()
-            lost = urls.publisher(f"{rabbit.url}%2F?routing_key=nobody")
-            with pytest.raises(NotReady, match=r"127\.0\.0\.1"):
-                await lost.publish(EVENT)
-            await lost.close()
-
-            import nats
-
-            connection = await nats.connect(f"nats://127.0.0.1:{nats_server.server.port}")
-            stream = connection.jetstream()
-            await stream.add_stream(name="READ", subjects=["pages.read"])
-            publisher = urls.publisher(f"nats://127.0.0.1:{nats_server.server.port}/pages.read")
-            await publisher.publish(EVENT)
-            await publisher.publish(EVENT)
-            await publisher.close()
-            # The second was known by its id.
-            assert (await stream.stream_info("READ")).state.messages == 1
-            await connection.close()
-        finally:
-            rabbit.end()
-            nats_server.end()
 
     run(story())
 

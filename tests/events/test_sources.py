@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 from events import brokers
-from events.brokers import Broker, Sent
-from events.rig import Machine, Subscriber, run
+from events.brokers import EVENT, Broker, JetStream, RabbitMQ, Sent
+from events.rig import Machine, Subscriber, broker_program, run
 
+from relight.base.errors import NotReady
 from relight.local.kube import kinds
 from relight.local.kube.store import ObjectStore
+from relight.net.publishing import urls
 
 NAME = {"namespace": "default", "name": "s"}
 
@@ -98,6 +99,33 @@ def test_messages_become_events(tmp_path: Path, broker: Broker) -> None:
     run(story())
 
 
+def test_events_that_are_published_come_back_as_they_were(tmp_path: Path, broker: Broker) -> None:
+    """The other way round: what ``sdk.EventPublisher`` uses, each event confirmed by the broker."""
+
+    async def story() -> None:
+        async with Machine(tmp_path).up() as machine, Subscriber().listening() as subscriber:
+            await reading(broker, machine, f"{subscriber.url}/s")
+            publisher = urls.publisher(broker.address())
+            await publisher.publish(EVENT)
+            (got,) = await subscriber.until(1, "/s")
+            back = got.event
+            assert (back.id, back.source, back.type, back.data) == (EVENT.id, EVENT.source, EVENT.type, EVENT.data)
+            assert {name: back.get(name) for name in EVENT.attributes} == EVENT.attributes
+            if isinstance(broker, JetStream):
+                # The stream knows it by its id.
+                await publisher.publish(EVENT)
+                await publisher.publish(EVENT.replace(id="8"))
+                assert [one.event.id for one in await subscriber.until(2, "/s")] == ["7", "8"]
+            await publisher.close()
+            if isinstance(broker, RabbitMQ):
+                lost = urls.publisher(f"{broker.url}%2F?routing_key=nobody")
+                with pytest.raises(NotReady, match="NO_ROUTE"):
+                    await lost.publish(EVENT)
+                await lost.close()
+
+    run(story())
+
+
 def test_what_cannot_be_an_event_is_a_dead_letter(tmp_path: Path, broker: Broker) -> None:
     async def story() -> None:
         async with Machine(tmp_path).up() as machine, Subscriber().listening() as subscriber:
@@ -152,16 +180,7 @@ def test_resumes_after_kill_9(tmp_path: Path, broker: Broker) -> None:
             subscriber.answers["/s"] = lambda got: web.Response(status=202)
             sent: set[int] = set()
             for round_ in range(3):
-                program = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    str(Path(__file__).with_name("broker_process.py")),
-                    str(tmp_path),
-                    subscriber.url,
-                    f"{broker.kind.kind}/s",
-                    stdout=asyncio.subprocess.PIPE,
-                )
-                assert program.stdout is not None
-                await program.stdout.readline()
+                program = await broker_program(tmp_path, subscriber.url, f"{broker.kind.kind}/s")
                 fresh = range(round_ * 150, round_ * 150 + 150)
                 sent |= set(fresh)
                 await broker.send(*numbered(*fresh))
