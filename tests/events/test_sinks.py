@@ -22,6 +22,7 @@ from relight.net.publishing import urls
 from relight.wire import bindings, cloudevents
 from relight.wire.bindings import Carrier
 
+
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     broker = start("kafka", tmp_path_factory.mktemp("sinks") / "kafka")
@@ -180,3 +181,32 @@ def test_a_step_publishes(tmp_path: Path) -> None:
                 assert [fields[b"id"] for _, fields in client.xrange("out")] == [b"7"]
         finally:
             server.kill()
+
+
+def test_what_a_sink_holds_waits_while_its_secret_is_missing(tmp_path: Path) -> None:
+    """Over a restart too."""
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    server = servers.redis_server(folder, "--requirepass", "geheim")
+    spec = {"address": f"127.0.0.1:{server.port}", "stream": "out", "options": {"password": {"name": "redis"}}}
+
+    async def before() -> None:
+        async with Machine(tmp_path).up() as machine:
+            await sink(machine, kinds.REDIS_STREAM_SINK, spec)
+            assert await machine.post(EVENT, broker="redisstreamsinks/out") == 202
+
+    async def after() -> None:
+        async with Machine(tmp_path).up() as machine:
+            await machine.eventing.idle()
+            assert machine.eventing.dispatcher.pending == 1
+            secret(machine.store, "redis", password="geheim")
+            await machine.settled()
+            with redis.Redis(port=server.port, password="geheim") as client:
+                assert client.xlen("out") == 1
+
+    run(before())
+    server.start(servers.pings)
+    try:
+        run(after())
+    finally:
+        server.kill()

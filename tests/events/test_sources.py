@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from events import brokers
 from events.brokers import EVENT, Broker, JetStream, RabbitMQ, Sent
 from events.rig import Machine, Subscriber, broker_program, run
 
+from events import brokers
 from relight.base.errors import NotReady
 from relight.local.kube import kinds
 from relight.local.kube.store import ObjectStore

@@ -1,4 +1,4 @@
-"""Pages of text as pictures, rendered from a seed: fonts, sizes, greys and noise are drawn; what stands there is told."""
+"""Pages of text as pictures, rendered from a seed: fonts, sizes, greys and noise are drawn, the text is told."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ FONTS = {
     "font-source-serif-pro": "font_source_serif_pro/files/SourceSerifPro-Regular.otf",
     "font-manrope": "font_manrope/files/Manrope-Medium.ttf",
 }
-WORDS = (
+TEXT = (
     "invoice number total amount payment within thirty days delivery address customer order quantity price each item"
     " account balance transfer received date signature contract between parties agreement term notice machine serial"
     " model weight length width pressure temperature maximum minimum report summary patient dose morning evening tablet"
     " laboratory result blood sample normal range train station platform departure arrival ticket window seat"
-).split()
+)
+WORDS = TEXT.split()
 SIZES = (22, 26, 32, 38)
 NOISE = 12.0
 """Standard deviation of the grey noise on every pixel, of 255."""

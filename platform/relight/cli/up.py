@@ -15,7 +15,6 @@ import typer
 from relight.base import logs
 from relight.base.settings import Settings
 
-
 SWITCH = 0.001
 """Seconds that a thread keeps the interpreter's lock while another wants it."""
 

@@ -14,13 +14,13 @@ from relight.runtime import endpoints, loader
 from relight.runtime.catalogue import Catalogue, Sole
 from relight.runtime.context import FunctionSettings
 from relight.runtime.dedup import Dedup
-from relight.runtime.shareddedup import Answers, SharedDedup
 from relight.runtime.function import Function
 from relight.runtime.lifecycle import Lifecycle, Listener, State
 from relight.runtime.metrics import Metrics
 from relight.runtime.model import Model
 from relight.runtime.modelserver import ModelServer
 from relight.runtime.pending import Pending, Waiting
+from relight.runtime.shareddedup import Answers, SharedDedup
 from relight.runtime.step import Step
 from relight.runtime.timeline import Timeline
 from relight.runtime.workers import RETRY_AFTER, Workers

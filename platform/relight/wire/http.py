@@ -38,7 +38,10 @@ class Headers:
         return [value for key, value in self._items if key == name]
 
     def __contains__(self, name: object) -> bool:
-        return any(key == name for key, _ in self._items)
+        for key, _ in self._items:
+            if key == name:
+                return True
+        return False
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self._items)

@@ -18,7 +18,7 @@ GRID = 32
 
 
 class Detect(sdk.OnnxModel):
-    """``dev.relight.page.v1`` to ``dev.relight.lines.v1``: where the lines are, from top to bottom, and each cut out."""
+    """``dev.relight.page.v1`` to ``dev.relight.lines.v1``: where the lines are, from top to bottom, each cut out."""
 
     reply_type = "dev.relight.lines.v1"
 

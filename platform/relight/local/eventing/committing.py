@@ -43,9 +43,7 @@ def open_file(path: Path) -> sqlite3.Connection:
         path.touch(mode=0o600)
         # A statement per number of rows.
         statements = 4 * records.ROWS
-        database = sqlite3.connect(
-            path, isolation_level=None, check_same_thread=False, cached_statements=statements
-        )
+        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=statements)
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=FULL")
         database.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")

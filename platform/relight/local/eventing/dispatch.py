@@ -181,7 +181,11 @@ class Dispatcher:
         self._accepted(incoming, wanted, seqs)
 
     def publish_then(
-        self, hub: Hub, events: Sequence[Event], headers: Iterable[tuple[str, str]], then: Callable[[BaseException | None], None]
+        self,
+        hub: Hub,
+        events: Sequence[Event],
+        headers: Iterable[tuple[str, str]],
+        then: Callable[[BaseException | None], None],
     ) -> None:
         """As ``publish_all``, without a task: ``then`` hears on the loop when the events are on disk, or why not."""
         incoming = self._checked(hub, events, headers)

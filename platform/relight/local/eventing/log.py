@@ -120,7 +120,9 @@ class EventLog:
             self._waiting -= count
             self._waiting_bytes -= size
 
-    def accept_then(self, incoming: Sequence[Incoming], then: Callable[[list[int], BaseException | None], None]) -> None:
+    def accept_then(
+        self, incoming: Sequence[Incoming], then: Callable[[list[int], BaseException | None], None]
+    ) -> None:
         """Store events, all or none; ``then`` hears their sequence numbers on the loop, or the error, once they are on
         disk. As ``accept_all``, for those who take thousands a second: no task, no future. Overloaded, NotReady."""
         size, count = sum(one.size for one in incoming), len(incoming)

@@ -114,14 +114,14 @@ class JetStreamChannels:
             world.table.remove_hub(received)
         if obj is None:
             return
-        uid = obj["metadata"]["uid"]
+        uid, title = obj["metadata"]["uid"], f"{name} ({kind.kind})"
         world.table.add_hub(received)
         problem = None
         try:
             channel = Channel.of(obj, self._nats(namespace))
             await self._departures.open(
                 uid,
-                f"{name} ({kind.kind})",
+                title,
                 hub,
                 channel,
                 lambda: Publisher(lambda: NatsLink(channel.nats, channel.subject), f"NATS {channel.subject}"),
@@ -131,7 +131,7 @@ class JetStreamChannels:
         except BadInput as error:
             problem = error.message
             await self._feeders.end(uid)
-            await self._departures.pause(uid)
+            await self._departures.pause(uid, title, hub)
         self._tell(namespace, name, problem)
 
     async def stop(self) -> None:
