@@ -117,6 +117,7 @@ class _Connection(asyncio.Protocol):
         """What came since the last request was complete: what aiohttp would need."""
         self._reading = False
         self._decided = False
+        self._parsing = False
         self._answering = False
         self._ended = False
         self._waiting: deque[Post] = deque()
@@ -141,6 +142,7 @@ class _Connection(asyncio.Protocol):
             return
         if not self._decided:
             self._raw.append(data)
+        self._parsing = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
@@ -153,6 +155,8 @@ class _Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._refuse(400, "the request is not well-formed HTTP")
             return
+        finally:
+            self._parsing = False
         if self._reading and not self._decided and sum(map(len, self._raw)) > HEAD:
             self._refuse(431, f"the request's head is longer than {HEAD} bytes")
         elif self._answering:
@@ -211,6 +215,10 @@ class _Connection(asyncio.Protocol):
             self.abort()
 
     def _answered(self, post: Post, response: Response) -> None:
+        if self._parsing:
+            # An answer that needs no waiting: what comes behind the request in the same bytes is parsed first.
+            self._loop.call_soon(self._answered, post, response)
+            return
         self._answering = False
         if self._ended:
             return
