@@ -95,8 +95,9 @@ def reply(event: Event, **headers: str) -> web.Response:
     return web.Response(status=200, headers=dict(items) | headers, body=body)
 
 
-async def broker_program(folder: Path, url: str, *awaited: str) -> asyncio.subprocess.Process:
-    """``broker_process.py`` beside this file, up: a platform that can be killed."""
+@asynccontextmanager
+async def broker_program(folder: Path, url: str, *awaited: str) -> AsyncIterator[None]:
+    """``broker_process.py`` beside this file, up, and killed with SIGKILL at the block's end."""
     program = await asyncio.create_subprocess_exec(
         sys.executable,
         str(Path(__file__).with_name("broker_process.py")),
@@ -105,9 +106,13 @@ async def broker_program(folder: Path, url: str, *awaited: str) -> asyncio.subpr
         *awaited,
         stdout=asyncio.subprocess.PIPE,
     )
-    assert program.stdout is not None
-    await program.stdout.readline()
-    return program
+    try:
+        assert program.stdout is not None
+        await program.stdout.readline()
+        yield
+    finally:
+        program.kill()
+        await program.wait()
 
 
 class Machine:

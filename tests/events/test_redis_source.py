@@ -177,19 +177,17 @@ def test_resumes_after_kill_9(tmp_path: Path, server: servers.Server, client: re
             subscriber.answers["/s"] = lambda got: web.Response(status=202)
             sent = []
             for round_ in range(3):
-                program = await broker_program(tmp_path, subscriber.url)
-                with client.pipeline() as pipe:
-                    for n in range(150):
-                        pipe.xadd("pages", {"n": f"{round_}/{n}"})
-                    sent += [id_.decode() for id_ in pipe.execute()]
-                if round_ < 2:
-                    await subscriber.until(len(subscriber.received) + 20, "/s")
-                else:
-                    await acknowledged(client)
-                    while not {one.event.id for one in subscriber.received} >= set(sent):
-                        await subscriber.until(len(subscriber.received) + 1, "/s")
-                program.kill()
-                await program.wait()
+                async with broker_program(tmp_path, subscriber.url):
+                    with client.pipeline() as pipe:
+                        for n in range(150):
+                            pipe.xadd("pages", {"n": f"{round_}/{n}"})
+                        sent += [id_.decode() for id_ in pipe.execute()]
+                    if round_ < 2:
+                        await subscriber.until(len(subscriber.received) + 20, "/s")
+                    else:
+                        await acknowledged(client)
+                        while not {one.event.id for one in subscriber.received} >= set(sent):
+                            await subscriber.until(len(subscriber.received) + 1, "/s")
             # What was on its way at a kill may have come once more, from the log; but each entry entered it once.
             assert {one.event.id for one in subscriber.received} == set(sent)
             database = sqlite3.connect(tmp_path / "events.db")

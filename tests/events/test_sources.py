@@ -180,18 +180,16 @@ def test_resumes_after_kill_9(tmp_path: Path, broker: Broker) -> None:
             subscriber.answers["/s"] = lambda got: web.Response(status=202)
             sent: set[int] = set()
             for round_ in range(3):
-                program = await broker_program(tmp_path, subscriber.url, f"{broker.kind.kind}/s")
-                fresh = range(round_ * 150, round_ * 150 + 150)
-                sent |= set(fresh)
-                await broker.send(*numbered(*fresh))
-                if round_ < 2:
-                    await subscriber.until(len(subscriber.received) + 20, "/s")
-                else:
-                    while not {one.event.json()["n"] for one in subscriber.received} >= sent:
-                        await subscriber.until(len(subscriber.received) + 1, "/s")
-                    await broker.drained()
-                program.kill()
-                await program.wait()
+                async with broker_program(tmp_path, subscriber.url, f"{broker.kind.kind}/s"):
+                    fresh = range(round_ * 150, round_ * 150 + 150)
+                    sent |= set(fresh)
+                    await broker.send(*numbered(*fresh))
+                    if round_ < 2:
+                        await subscriber.until(len(subscriber.received) + 20, "/s")
+                    else:
+                        while not {one.event.json()["n"] for one in subscriber.received} >= sent:
+                            await subscriber.until(len(subscriber.received) + 1, "/s")
+                        await broker.drained()
             # What was on its way at a kill may have come once more, from the log; but each message entered it once.
             events = {one.event.id: one.event.json()["n"] for one in subscriber.received}
             database = sqlite3.connect(tmp_path / "events.db")

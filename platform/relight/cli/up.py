@@ -33,6 +33,14 @@ def command(
         bool,
         typer.Option("--strict", help="Treat events as Knative does, also where that is less kind."),
     ] = False,
+    resources: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=QUANTITY,…",
+            help="What this machine has, instead of what is found, such as cpu=4,nvidia.com/gpu=2.",
+            show_default=False,
+        ),
+    ] = None,
     trace_decisions: Annotated[
         Path | None,
         typer.Option(
@@ -53,6 +61,7 @@ def command(
         functions_port=functions_port,
         broker_port=broker_port,
         strict=True if strict else None,
+        resources=resources,
         trace_decisions=trace_decisions.resolve() if trace_decisions else None,
         log_level=log_level,
     )
