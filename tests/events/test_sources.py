@@ -16,6 +16,7 @@ from events.rig import Machine, Subscriber, broker_program, run
 
 from events import brokers
 from relight.base.errors import NotReady
+from relight.local.eventing.sources.feeding import MOST_NOTED, RECENT, still_noted
 from relight.local.kube import kinds
 from relight.local.kube.store import ObjectStore
 from relight.net.publishing import urls
@@ -218,3 +219,18 @@ def test_how_far_behind_a_source_is(tmp_path: Path, broker: Broker, monkeypatch:
                 await asyncio.sleep(0.05)
 
     run(story())
+
+
+MARKS = [f"m{number}" for number in range(RECENT + 50)]
+MANY = [f"n{number}" for number in range(MOST_NOTED + 5)]
+STILL = [
+    pytest.param(MARKS, set(), MARKS, id="nothing-is-acknowledged"),
+    pytest.param(MARKS, set(MARKS), MARKS[50:], id="the-last-of-what-was"),
+    pytest.param(["old", *MARKS], set(MARKS), ["old", *MARKS[50:]], id="what-was-not-stays"),
+    pytest.param(MANY, set(), MANY[5:], id="bound"),
+]
+
+
+@pytest.mark.parametrize(("noted", "confirmed", "kept"), STILL)
+def test_what_stays_noted(noted: list[str], confirmed: set[str], kept: list[str]) -> None:
+    assert still_noted(noted, confirmed) == kept
