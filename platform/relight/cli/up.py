@@ -15,6 +15,9 @@ import typer
 from relight.base import logs
 from relight.base.settings import Settings
 
+SWITCH = 0.001
+"""Seconds that a thread keeps the interpreter's lock while another wants it."""
+
 
 def command(
     functions: Annotated[
@@ -26,6 +29,10 @@ def command(
     api_port: Annotated[int | None, typer.Option(help="Kubernetes API (TLS); 0: a free port.")] = None,
     functions_port: Annotated[int | None, typer.Option(help="Function URLs; 0: a free port.")] = None,
     broker_port: Annotated[int | None, typer.Option(help="Broker ingress; 0: a free port.")] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Treat events as Knative does, also where that is less kind."),
+    ] = False,
     resources: Annotated[
         str | None,
         typer.Option(
@@ -53,6 +60,7 @@ def command(
         api_port=api_port,
         functions_port=functions_port,
         broker_port=broker_port,
+        strict=True if strict else None,
         resources=resources,
         trace_decisions=trace_decisions.resolve() if trace_decisions else None,
         log_level=log_level,
@@ -65,6 +73,9 @@ def serve(settings: Settings, ready_fd: int | None = None) -> int:
     """Run a platform in this process until SIGINT or SIGTERM. A second one ends it at once."""
     import uvloop
 
+    # The thread that writes events to disk holds up their senders while it waits for the interpreter's lock: not for
+    # the 5 ms that a busy loop may keep it by default.
+    sys.setswitchinterval(SWITCH)
     return uvloop.run(_serve(settings, ready_fd))
 
 

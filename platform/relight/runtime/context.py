@@ -43,6 +43,8 @@ class FunctionSettings:
     """For weights that are stored encrypted."""
     dedup_ttl: int = DEDUP_TTL
     """Seconds that an event's answer is kept for whoever sends the event again."""
+    dedup_redis: str | None = None
+    """URL of a Redis in which the replicas share those answers; None: each replica knows its own."""
     max_body: int = MAX_BODY
     queue_limit: int = QUEUE_LIMIT
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
@@ -121,6 +123,7 @@ class FunctionSettings:
             cache_limit=limit(),
             keys=keys(),
             dedup_ttl=number("RELIGHT_DEDUP_SECONDS", DEDUP_TTL) or DEDUP_TTL,
+            dedup_redis=environ.get("RELIGHT_DEDUP_REDIS") or None,
             max_body=number("RELIGHT_MAX_BODY_BYTES", MAX_BODY) or MAX_BODY,
             queue_limit=number("RELIGHT_QUEUE_LIMIT", QUEUE_LIMIT) or QUEUE_LIMIT,
             default_max_batch_size=number("RELIGHT_DEFAULT_MAX_BATCH_SIZE", None) or DEFAULT_MAX_BATCH_SIZE,
