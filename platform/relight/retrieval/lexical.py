@@ -1,0 +1,121 @@
+"""BM25 in this process (bm25s), for stores that have none of their own or one that is too slow.
+
+The index is built from the store's rows when it is first asked for, and again when the collection's version has
+changed: what is written is found at once, at the price of a scan. It holds terms as numbers and keys, no text; the
+answers' rows, and whether they pass the filter, come from the store.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from relight.retrieval.analysis import terms
+from relight.retrieval.vectors import Hit, Query
+from relight.wire.tensors import Array
+
+K1, B = 1.2, 0.75
+"""BM25's usual constants (Robertson & Zaragoza 2009; those of Lucene)."""
+CANDIDATES = 100
+"""Rows that are fetched at once, best first, until enough have passed the filter."""
+
+
+@dataclass(frozen=True)
+class Bm25:
+    """An index over texts; ``keys`` names them in its order."""
+
+    keys: Sequence[str]
+    model: Any
+
+    @classmethod
+    def of(cls, texts: Iterable[tuple[str, str]]) -> Bm25:
+        """Of (key, text) pairs, read once."""
+        import bm25s
+
+        keys: list[str] = []
+        numbers: dict[str, int] = {}
+        corpus: list[list[int]] = []
+        for key, text in texts:
+            keys.append(key)
+            corpus.append([numbers.setdefault(term, len(numbers)) for term in terms(text)])
+        model = bm25s.BM25(method="lucene", k1=K1, b=B)
+        if numbers:
+            model.index(bm25s.tokenization.Tokenized(ids=corpus, vocab=numbers), show_progress=False)
+        return cls(keys, model if numbers else None)
+
+    def scores(self, text: str) -> Array:
+        """BM25's sum for each key: FP32 [n]; 0 where no term is in common."""
+        if self.model is None:
+            return np.zeros(len(self.keys), np.float32)
+        known = [term for term in terms(text) if term in self.model.vocab_dict]
+        if not known:
+            return np.zeros(len(self.keys), np.float32)
+        found: Array = self.model.get_scores(known)
+        return found
+
+    def best(self, text: str, k: int) -> list[tuple[str, float]]:
+        """The best ``k`` keys with their sums; of equal ones, the first in order of the texts."""
+        scores = self.scores(text)
+        return [(self.keys[row], float(scores[row])) for row in top(scores, k) if scores[row] > 0]
+
+
+class LexicalIndex:
+    """BM25 over a collection, as of one version of it. Safe to call from several threads.
+
+    ``version``, ``scan`` and ``fetch`` are of the store: its version; all (key, text); the hits of some keys that pass
+    a query's tenant and filter, by key.
+    """
+
+    def __init__(
+        self,
+        version: Callable[[], str],
+        scan: Callable[[], Iterable[tuple[str, str]]],
+        fetch: Callable[[Sequence[str], Query], dict[str, Hit]],
+    ) -> None:
+        self._version = version
+        self._scan = scan
+        self._fetch = fetch
+        self._built: tuple[str, Bm25] | None = None
+        self._building = threading.Lock()
+
+    def search(self, text: str, query: Query) -> list[Hit]:
+        index = self._current()
+        scores = index.scores(text)
+        order = top(scores, int(np.count_nonzero(scores > 0)))
+        hits: list[Hit] = []
+        for at in range(0, len(order), CANDIDATES):
+            rows = order[at : at + CANDIDATES]
+            found = self._fetch([index.keys[row] for row in rows], query)
+            for row in rows:
+                hit = found.get(index.keys[row])
+                if hit is not None:
+                    hits.append(Hit(hit.document, hit.chunk, hit.text, float(scores[row]), hit.metadata))
+            if len(hits) >= query.offset + query.k:
+                break
+        return hits[query.offset : query.offset + query.k]
+
+    def _current(self) -> Bm25:
+        with self._building:
+            # The version is read first: a row that comes during the scan may be in it, and the next search looks again.
+            version = self._version()
+            if self._built is None or self._built[0] != version:
+                self._built = (version, Bm25.of(self._scan()))
+            return self._built[1]
+
+
+def top(scores: Array, k: int) -> list[int]:
+    """The rows of the ``k`` highest scores, best first; of equal ones, the first."""
+    if k <= 0:
+        return []
+    if k < len(scores):
+        some = np.argpartition(-scores, k - 1)[:k]
+        worst = scores[some].min()
+        some = np.flatnonzero(scores >= worst)
+    else:
+        some = np.arange(len(scores))
+    ordered = some[np.argsort(-scores[some], kind="stable")]
+    return [int(row) for row in ordered[:k]]
