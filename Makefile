@@ -55,7 +55,7 @@ $(VENV)/.run: $(BIN)/python platform/pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.run
 	@echo "installing what the tests need, PyTorch among it (about a minute the first time)"
-	@$(PIP) --editable './platform[onnx,triton,grpc,torch,optimize,flask,retrieval,local,brokers,demo,s3,dev]'
+	@$(PIP) --editable './platform[onnx,triton,grpc,torch,optimize,flask,retrieval,pgvector,qdrant,local,brokers,demo,s3,dev]'
 	@touch $@
 
 clean:

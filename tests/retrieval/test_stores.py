@@ -239,7 +239,11 @@ def test_the_index_is_rebuilt_and_nothing_is_missing(store: VectorStore, another
 
 
 def test_a_store_that_is_not_there(url: str) -> None:
-    away = {"http": "http://127.0.0.1:9", "postgresql": "postgresql://nobody@127.0.0.1:9/x", "qdrant": "qdrant://127.0.0.1:9"}
+    away = {
+        "http": "http://127.0.0.1:9",
+        "postgresql": "postgresql://nobody@127.0.0.1:9/x",
+        "qdrant": "qdrant://127.0.0.1:9",
+    }
     store = open_store(away[url.partition(":")[0]], timeout=0.5)
     with pytest.raises(NotReady, match="does not answer") as caught:
         store.space()

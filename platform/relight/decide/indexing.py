@@ -112,7 +112,7 @@ def _flat(rows: int, dimension: int) -> int:
 
 
 def _parts(dimension: int) -> int:
-    """Parts of product quantisation: 8 dimensions in each where that divides, else the next smaller number that does."""
+    """Parts of product quantisation: 8 dimensions in each where that divides, else the next smaller number."""
     return next(parts for parts in range(max(1, dimension // 8), 0, -1) if dimension % parts == 0)
 
 

@@ -3,8 +3,8 @@
 Scripts with spaces: words, folded (compatibility forms, case, accents) and brought to their stem by Snowball's English
 stemmer where they are plain ASCII; names such as ``utf-8`` count whole and in parts. Scripts without spaces (Chinese,
 Japanese, Thai): overlapping pairs of characters, as Lucene's CJK analysis has them, and single ones that stand alone;
-no dictionary is needed, and none can be out of date. Terms hold letters and digits only: analysers of servers, which cut at anything
-else, leave them whole.
+no dictionary is needed, and none can be out of date. Terms hold letters and digits only: analysers of servers, which
+cut at anything else, leave them whole.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _UNSPACED_RUN = re.compile(rf"[{_UNSPACED}]")
 _PART = re.compile(r"[^\W_]+")
 _LONGEST = 40
 """Characters of a term: what is longer is a blob that nobody asks for."""
-STOP = frozenset(
+_STOP = (
     "a an and are as at be but by for from if in into is it no not of on or such that the their then there these they "
-    "this to was were will with".split()
+    "this to was were will with"
 )
+STOP = frozenset(_STOP.split(" "))
 """Lucene's English stop words."""
 
 

@@ -1,4 +1,4 @@
-"""Answers that are kept: by the question as it reads after folding, all its parameters, and the collection's version."""
+"""Answers that are kept: by the question, folded, all its parameters, and the collection's version."""
 
 from __future__ import annotations
 

@@ -192,9 +192,9 @@ class Milvus:
     def _timeout(self) -> float:
         return self._connection.timeout
 
-    def _call(self, call: Callable[[Any], T]) -> T:
+    def _call(self, call: Callable[[Any], T], collection: str | None = None) -> T:
         try:
-            return self._connection.call(call, self.collection)
+            return self._connection.call(call, collection or self.collection)
         except NoCollection:
             self._space = None
             self._versions_made = False
@@ -269,7 +269,8 @@ class Milvus:
                 output_fields=fields,
                 consistency_level="Strong",
                 timeout=self._timeout,
-            )
+            ),
+            collection,
         )
         return found
 
@@ -301,7 +302,8 @@ class Milvus:
                     # Servers then answer in the order of the keys, as their own iterator asks them to.
                     iterator="True",
                     reduce_stop_for_best="True",
-                )
+                ),
+                collection,
             )
             if not found:
                 return
@@ -346,7 +348,7 @@ class Milvus:
     def _bump(self) -> None:
         self._ensure_versions()
         row = {"id": self.collection, "token": uuid.uuid4().hex, "vector": [0.0, 1.0]}
-        self._call(lambda client: client.upsert(VERSIONS, [row], timeout=self._timeout))
+        self._call(lambda client: client.upsert(VERSIONS, [row], timeout=self._timeout), VERSIONS)
 
     def _ensure_versions(self) -> None:
         if not self._versions_made:
@@ -375,4 +377,6 @@ def _metadata(value: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """What an answer has, as a request takes it."""
-    return [float(number) for number in value] if type(value).__name__ in ("ndarray", "RepeatedScalarContainer") else value
+    return (
+        [float(number) for number in value] if type(value).__name__ in ("ndarray", "RepeatedScalarContainer") else value
+    )

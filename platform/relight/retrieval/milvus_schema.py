@@ -75,9 +75,7 @@ def create_versions(client: Any, name: str, timeout: float) -> None:
     index = MilvusClient.prepare_index_params()
     index.add_index("vector", index_type="FLAT", metric_type="IP")
     try:
-        client.create_collection(
-            name, schema=schema, index_params=index, consistency_level="Strong", timeout=timeout
-        )
+        client.create_collection(name, schema=schema, index_params=index, consistency_level="Strong", timeout=timeout)
     except Exception:
         if not client.has_collection(name, timeout=timeout):
             raise

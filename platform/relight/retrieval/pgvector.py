@@ -83,12 +83,11 @@ class PgVector:
         from psycopg.types.json import Jsonb
 
         values = [
-            (row.key, row.tenant, row.document, row.chunk, row.digest, _text(cut(row.text)), Jsonb(dict(row.metadata)))
-            + (_vector(row.vector),)
+            (row.key, _text(row.tenant), *_named(row), row.digest, Jsonb(dict(row.metadata)), _vector(row.vector))
             for row in {row.key: row for row in rows}.values()
         ]
         statement = (
-            f"INSERT INTO {self._table} AS old (id, tenant, document, chunk, digest, text, metadata, vector) "
+            f"INSERT INTO {self._table} AS old (id, tenant, document, chunk, text, digest, metadata, vector) "
             "VALUES (%s, %s, %s, %s, %s, %s, %s, %s::vector) ON CONFLICT (id) DO UPDATE SET digest = excluded.digest, "
             "text = excluded.text, metadata = excluded.metadata, vector = excluded.vector "
             "WHERE old.digest <> excluded.digest"
@@ -107,7 +106,9 @@ class PgVector:
         check_dimension(len(vector), self.collection, space)
         operator, _ = _DISTANCE[space.metric]
         where, values = _where(query.where, query.tenant)
-        score = f"1 - (vector {operator} %s::vector)" if space.metric == "cosine" else f"-(vector {operator} %s::vector)"
+        score = (
+            f"1 - (vector {operator} %s::vector)" if space.metric == "cosine" else f"-(vector {operator} %s::vector)"
+        )
         statement = (
             f"SELECT {_COLUMNS}, {score} FROM {self._table} WHERE {where} "
             f"ORDER BY vector {operator} %s::vector LIMIT %s OFFSET %s"
@@ -120,7 +121,7 @@ class PgVector:
             cursor.execute("SELECT set_config('hnsw.ef_search', %s, true)", [str(min(1000, max(100, 2 * wanted)))])
             return list(cursor.execute(statement, [asked, *values, asked, query.k, query.offset]).fetchall())
 
-        return [Hit(*row[:3], float(row[4]), row[3]) for row in self._run(read)]
+        return [Hit(row[0], row[1], row[2], float(row[4]), row[3]) for row in self._run(read)]
 
     def search_text(self, text: str, query: Query) -> list[Hit]:
         return self._lexical.search(text, query) if self.space() is not None else []
@@ -324,6 +325,10 @@ def _where(where: Sequence[Condition], tenant: str) -> tuple[str, list[Any]]:
             terms.append("metadata -> %s = ANY(%s)")
             found += [one.field, [Jsonb(value) for value in one.values]]
     return " AND ".join(terms), found
+
+
+def _named(row: Row) -> tuple[str, str, str]:
+    return _text(row.document), _text(row.chunk), _text(cut(row.text))
 
 
 def _vector(vector: Sequence[float]) -> str:

@@ -171,9 +171,7 @@ class Qdrant:
         self._call(
             lambda client: client.update_collection(
                 self.collection,
-                hnsw_config=models.HnswConfigDiff(
-                    m=plan.build.get("M"), ef_construct=plan.build.get("efConstruction")
-                ),
+                hnsw_config=models.HnswConfigDiff(m=plan.build.get("M"), ef_construct=plan.build.get("efConstruction")),
                 optimizers_config=models.OptimizersConfigDiff(indexing_threshold=threshold),
             )
         )

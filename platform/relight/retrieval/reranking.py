@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 from tokenizers import Tokenizer
 
-from relight.retrieval.encoder import Encoder, Session
+from relight.backends.onnxruntime import OnnxRuntime
+from relight.retrieval.encoder import Encoder, Session, read_tokenizer
 from relight.wire.tensors import Array
 
 MAX_PAIR_TOKENS = 512
@@ -84,3 +85,11 @@ def _max_sim(asked: Array, states: Array) -> float:
     if not len(asked) or not len(states):
         return 0.0
     return float((asked @ states.T).max(axis=1).mean())
+
+
+def open_reranker(files: Path, cache: Path | None = None, digest: str | None = None) -> Reranker:
+    """The reranker that a model's folder (``model.onnx``, ``tokenizer.json``) is good for."""
+    session = OnnxRuntime().open(files / "model.onnx", cache=cache, digest=digest)
+    if is_cross_encoder(session):
+        return CrossEncoder(session, read_pair_tokenizer(files))
+    return LateInteraction(Encoder(files, session, read_tokenizer(files)))

@@ -47,7 +47,7 @@ class Searcher:
         self._fusion = fusion
 
     def search(self, text: str, query: Query, mode: str = "hybrid") -> Found:
-        """Answer in a mode. A hybrid goes on with one side where the other fails, and says so; both failed is raised."""
+        """Answer in a mode. A hybrid goes on with one side where the other fails, and says so."""
         timings: dict[str, float] = {}
         if mode == "bm25":
             return Found(self._words(text, query, timings), mode, timings)

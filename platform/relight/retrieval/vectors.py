@@ -113,6 +113,8 @@ class VectorStore(Protocol):
     model than the collection's, with both values named.
     """
 
+    collection: str
+
     def ensure(self, space: Space) -> None:
         """Make the collection if it is not there; BadInput if it is, for other vectors."""
 
