@@ -50,9 +50,7 @@ def chunks_of(document: Document, cutting: Cutting, token_ends: Ends) -> list[Pi
         for chunk in _cut(text, cutting, token_ends):
             start, end = read.source(section.start + chunk.start, section.start + chunk.end)
             heading = " > ".join(title for title in section.headings if title) or None
-            pieces.append(
-                Piece(str(len(pieces)), chunk.text, start, end, heading=heading, page=section.page)
-            )
+            pieces.append(Piece(str(len(pieces)), chunk.text, start, end, heading=heading, page=section.page))
     return pieces
 
 

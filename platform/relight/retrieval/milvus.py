@@ -18,7 +18,8 @@ from relight.decide.indexing import KINDS, IndexPlan
 from relight.retrieval.analysis import terms
 from relight.retrieval.lexical import LexicalIndex
 from relight.retrieval.milvus_connection import Connection, NoCollection, expression, literal
-from relight.retrieval.milvus_schema import FIELDS, create, create_versions, described_space, index_of
+from relight.retrieval.milvus_rows import BATCH, Copy, Rows
+from relight.retrieval.milvus_schema import FIELDS, create, create_versions, described_space, index_of, planned_search
 from relight.retrieval.vectors import (
     DEFAULT_TENANT,
     Hit,
@@ -40,9 +41,9 @@ VERSIONS = "relight_versions"
 _OUTPUT = ["document", "chunk", "text", "metadata"]
 _LITE_KINDS = ("FLAT", "HNSW", "IVF_FLAT")
 """Milvus Lite accepts IVF_PQ and DISKANN, and builds neither."""
-FLUSH_ROWS = 2000
-_BATCH = 500
-"""Rows of one request: at 1,536 dimensions and long texts well under gRPC's 64 MB."""
+FLUSH_ROWS = 1000
+_PASSES = 20
+"""Of a rebuild, however much is written meanwhile: the last one, after the switch, copies what is left."""
 
 
 class Milvus:
@@ -56,9 +57,11 @@ class Milvus:
         self.uri = uri
         self._connection = Connection(uri, timeout)
         self._space: Space | None = None
+        self._planned: dict[str, int] = {}
         self._versions_made = False
         self._unflushed = 0
         self._making = threading.Lock()
+        self._rows = Rows(self._call, timeout)
         self._lexical = LexicalIndex(self.version, self._texts, self._fetch)
 
     def ensure(self, space: Space) -> None:
@@ -75,14 +78,15 @@ class Milvus:
             described = self._call(self._describe)
             if described is not None:
                 self._space = described_space(described, self.collection, self.uri)
+                self._planned = planned_search(described)
         return self._space
 
     def upsert(self, rows: Sequence[Row]) -> int:
         check_rows(rows, self.collection, self.space())
         written = 0
-        for at in range(0, len(rows), _BATCH):
-            some = {row.key: row for row in rows[at : at + _BATCH]}
-            there = self._digests(list(some))
+        for at in range(0, len(rows), BATCH):
+            some = {row.key: row for row in rows[at : at + BATCH]}
+            there = self._rows.digests(self.collection, list(some))
             new = [self._values(key, row) for key, row in some.items() if there.get(key) != row.digest]
             if new:
                 self._call(lambda client, new=new: client.upsert(self.collection, new, timeout=self._timeout))  # type: ignore[misc]
@@ -112,7 +116,7 @@ class Milvus:
         if self.space() is None:
             return
         where = f"tenant == {literal(tenant)} and document == {literal(document)}"
-        found = self._query(where, ["id"])
+        found = self._rows.query(self.collection, where, ["id"])
         kept = {row_key(tenant, document, chunk) for chunk in keep}
         gone = [row["id"] for row in found if row["id"] not in kept]
         if gone:
@@ -123,19 +127,19 @@ class Milvus:
         if self.space() is None:
             return
         fields = [*_OUTPUT, "tenant", "vector"]
-        for page in self._pages(self.collection, fields, batch):
+        for page in self._rows.pages(self.collection, fields, batch):
             yield [_row(values) for values in page]
 
     def count(self) -> int:
         if self.space() is None:
             return 0
-        return int(self._query("", ["count(*)"])[0]["count(*)"])
+        return int(self._rows.query(self.collection, "", ["count(*)"])[0]["count(*)"])
 
     def version(self) -> str:
         if self.space() is None:
             return ""
         self._ensure_versions()
-        found = self._query(f"id == {literal(self.collection)}", ["token"], VERSIONS)
+        found = self._rows.query(VERSIONS, f"id == {literal(self.collection)}", ["token"])
         return str(found[0]["token"]) if found else "new"
 
     def kinds(self) -> tuple[str, ...]:
@@ -159,13 +163,14 @@ class Milvus:
             create(client, new, space, plan, lite=self._connection.is_lite, timeout=self._timeout)
 
         self._call(begin)
-        copied: dict[str, str] = {}
+        copy = Copy(self._rows, old, new, [*FIELDS, *(() if self._connection.is_lite else ("terms",))])
         # Each pass copies what changed during the one before it: soon there is nothing.
-        while self._copy_changes(old, new, copied) > _BATCH:
-            pass
+        for _ in range(_PASSES):
+            if copy.catch_up() <= BATCH:
+                break
         self._call(lambda client: client.alter_alias(new, self.collection, timeout=self._timeout))
         # Nobody writes to the old one any more; what came to it since the last pass follows.
-        self._copy_changes(old, new, copied, only_untouched=True)
+        copy.catch_up(only_untouched=True)
         self._bump()
         self._call(lambda client: client.drop_collection(old, timeout=self._timeout))
 
@@ -245,6 +250,15 @@ class Milvus:
             **analysed,
         }
 
+    def _effort(self, query: Query) -> dict[str, int]:
+        """How far a search goes: what the index was planned with, and always beyond what is asked for.
+
+        Each kind of index reads the one that it knows.
+        """
+        planned = {"ef": 128, "nprobe": 32, "search_list": 128, **self._planned}
+        wanted = query.k + query.offset
+        return {name: value if name == "nprobe" else max(value, 2 * wanted) for name, value in planned.items()}
+
     def _search(self, what: Any, field: str, query: Query) -> list[Hit]:
         found = self._call(
             lambda client: client.search(
@@ -253,6 +267,7 @@ class Milvus:
                 anns_field=field,
                 limit=query.k + query.offset,
                 filter=expression(query.where, query.tenant),
+                search_params={"params": self._effort(query)} if field == "vector" else None,
                 output_fields=_OUTPUT,
                 consistency_level="Strong",
                 timeout=self._timeout,
@@ -261,89 +276,14 @@ class Milvus:
         hits = list(found[0]) if found else []
         return [_hit(hit["entity"], float(hit["distance"])) for hit in hits[query.offset :]]
 
-    def _query(self, where: str, fields: list[str], collection: str | None = None) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._call(
-            lambda client: client.query(
-                collection or self.collection,
-                filter=where,
-                output_fields=fields,
-                consistency_level="Strong",
-                timeout=self._timeout,
-            ),
-            collection,
-        )
-        return found
-
     def _texts(self) -> Iterator[tuple[str, str]]:
-        for page in self._pages(self.collection, ["text"], 5000):
+        for page in self._rows.pages(self.collection, ["text"], 5000):
             for row in page:
                 yield row["id"], row["text"]
 
     def _fetch(self, keys: Sequence[str], query: Query) -> dict[str, Hit]:
         where = f"id in [{', '.join(map(literal, keys))}] and {expression(query.where, query.tenant)}"
-        return {row["id"]: _hit(row, 0.0) for row in self._query(where, ["id", *_OUTPUT])}
-
-    def _digests(self, keys: Sequence[str]) -> dict[str, str]:
-        found = self._query(f"id in [{', '.join(map(literal, keys))}]", ["id", "digest"])
-        return {row["id"]: row["digest"] for row in found}
-
-    def _pages(self, collection: str, fields: list[str], batch: int) -> Iterator[list[dict[str, Any]]]:
-        """All rows in the order of their keys, each page asked for by the last key of the one before."""
-        last = ""
-        while True:
-            found: list[dict[str, Any]] = self._call(
-                lambda client, last=last: client.query(  # type: ignore[misc]
-                    collection,
-                    filter=f"id > {literal(last)}",
-                    output_fields=["id", *fields],
-                    limit=batch,
-                    consistency_level="Strong",
-                    timeout=self._timeout,
-                    # Servers then answer in the order of the keys, as their own iterator asks them to.
-                    iterator="True",
-                    reduce_stop_for_best="True",
-                ),
-                collection,
-            )
-            if not found:
-                return
-            found.sort(key=lambda row: row["id"])
-            last = str(found[-1]["id"])
-            yield found
-
-    def _copy_changes(self, old: str, new: str, copied: dict[str, str], *, only_untouched: bool = False) -> int:
-        """Bring the new collection to what the old one has; how many rows that took. ``copied``: key to digest."""
-        changed: list[str] = []
-        seen: set[str] = set()
-        for page in self._pages(old, ["digest"], 5000):
-            seen.update(row["id"] for row in page)
-            changed += [row["id"] for row in page if copied.get(row["id"]) != row["digest"]]
-        gone = [key for key in copied if key not in seen]
-        if only_untouched:
-            changed, gone = self._untouched(new, changed, copied), self._untouched(new, gone, copied)
-        for at in range(0, len(changed), _BATCH):
-            ids = ", ".join(map(literal, changed[at : at + _BATCH]))
-            fields = [*FIELDS, *(() if self._connection.is_lite else ("terms",))]
-            rows = self._query(f"id in [{ids}]", fields, old)
-            rows = [{name: _plain(value) for name, value in row.items()} for row in rows]
-            if rows:
-                self._call(lambda client, rows=rows: client.upsert(new, rows, timeout=self._timeout))  # type: ignore[misc]
-            copied.update((row["id"], row["digest"]) for row in rows)
-        if gone:
-            self._call(lambda client: client.delete(new, ids=gone, timeout=self._timeout))
-            for key in gone:
-                del copied[key]
-        return len(changed) + len(gone)
-
-    def _untouched(self, new: str, keys: list[str], copied: dict[str, str]) -> list[str]:
-        """Those that no writer has changed in the new collection since they were copied to it."""
-        kept = []
-        for at in range(0, len(keys), _BATCH):
-            some = keys[at : at + _BATCH]
-            rows = self._query(f"id in [{', '.join(map(literal, some))}]", ["id", "digest"], new)
-            there = {row["id"]: row["digest"] for row in rows}
-            kept += [key for key in some if there.get(key) == copied.get(key)]
-        return kept
+        return {row["id"]: _hit(row, 0.0) for row in self._rows.query(self.collection, where, ["id", *_OUTPUT])}
 
     def _bump(self) -> None:
         self._ensure_versions()
@@ -373,10 +313,3 @@ def _metadata(value: Any) -> dict[str, Any]:
     if value is not None and not isinstance(value, dict):
         raise Failed(f"metadata of a chunk is a {type(value).__name__}, expected an object")
     return value or {}
-
-
-def _plain(value: Any) -> Any:
-    """What an answer has, as a request takes it."""
-    return (
-        [float(number) for number in value] if type(value).__name__ in ("ndarray", "RepeatedScalarContainer") else value
-    )

@@ -27,6 +27,8 @@ def create(client: Any, name: str, space: Space, plan: IndexPlan | None, *, lite
     from pymilvus import DataType, Function, FunctionType, MilvusClient
 
     remembered = {"relight.model": space.model or "", "relight.metric": space.metric}
+    plan = plan or DEFAULT
+    remembered["relight.search"] = json.dumps(dict(plan.search))
     # A server keeps the description and may refuse properties it does not know; Milvus Lite keeps properties only.
     options: dict[str, Any] = {"properties": remembered} if lite else {"num_partitions": _PARTITIONS}
     described = json.dumps(remembered)
@@ -39,7 +41,6 @@ def create(client: Any, name: str, space: Space, plan: IndexPlan | None, *, lite
     schema.add_field("text", DataType.VARCHAR, max_length=TEXT_BYTES)
     schema.add_field("metadata", DataType.JSON)
     schema.add_field("vector", DataType.FLOAT_VECTOR, dim=space.dimension)
-    plan = plan or DEFAULT
     index = MilvusClient.prepare_index_params()
     index.add_index("vector", index_type=plan.kind, metric_type=_METRICS[space.metric], params=dict(plan.build))
     if not lite:
@@ -86,11 +87,25 @@ def described_space(described: dict[str, Any], collection: str, uri: str) -> Spa
     fields = {field["name"]: field for field in described["fields"]}
     if not set(FIELDS) <= set(fields):
         raise BadInput(f"collection {collection!r} at {uri} was not made by relight: its fields differ")
-    said = described.get("properties") or {}
-    if "relight.metric" not in said:
-        said = json.loads(described.get("description") or "{}")
+    said = _remembered(described)
     dimension = int(fields["vector"]["params"]["dim"])
     return Space(dimension, said.get("relight.model") or None, said.get("relight.metric") or "cosine")
+
+
+def planned_search(described: dict[str, Any]) -> dict[str, int]:
+    """How far a search is to go in the index, as it was planned; empty where nothing was."""
+    return {
+        str(name): int(value)
+        for name, value in json.loads(_remembered(described).get("relight.search") or "{}").items()
+    }
+
+
+def _remembered(described: dict[str, Any]) -> dict[str, Any]:
+    said = dict(described.get("properties") or {})
+    if "relight.metric" not in said:
+        text = described.get("description") or ""
+        said = json.loads(text) if text.startswith("{") else {}
+    return said
 
 
 def index_of(client: Any, collection: str) -> tuple[str, dict[str, Any]]:

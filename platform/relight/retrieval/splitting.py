@@ -51,7 +51,8 @@ def split_sentences(text: str, size: int = 5, overlap: int = 1) -> list[Chunk]:
     _check(size, overlap, "sentence")
     words = [match.span() for match in _WORD.finditer(text)]
     ends = [at for at in range(len(words)) if _break(text, words, at) >= _SENTENCE_ENDS]
-    sentences = [(words[first][0], words[last][1]) for first, last in zip([0, *(at + 1 for at in ends)], ends)]
+    firsts = [0, *(at + 1 for at in ends)]
+    sentences = [(words[first][0], words[last][1]) for first, last in zip(firsts, ends, strict=False)]
     chunks = []
     for at in range(0, max(1, len(sentences) - overlap), size - overlap) if sentences else ():
         start, end = sentences[at][0], sentences[min(at + size, len(sentences)) - 1][1]
@@ -78,7 +79,7 @@ def split_tokens(text: str, ends: Sequence[int], size: int = 160, overlap: int =
         if last >= len(ends):
             break
         back = max(first + 1, last - overlap)
-        first = next((at for at in range(back, last) if _is_between(text, ends[at - 1])), last if overlap else last)
+        first = next((at for at in range(back, last) if _is_between(text, ends[at - 1])), last)
     return chunks
 
 
