@@ -124,7 +124,9 @@ def flat_memory(uri: str, chunks: int) -> int:
         missed += not hits or hits[0].document != f"d{number}"
     after = resident()
     grown = after - seen[1][1]
-    print(f"\n{chunks} chunks indexed in {took:.0f} s by one process; 50 searches for a chunk's own vector: {missed} missed")
+    print(
+        f"\n{chunks} chunks indexed in {took:.0f} s by one process; 50 searches for a chunk's vector: {missed} missed"
+    )
     print(f"  resident MB by chunks: {', '.join(f'{at}: {size}' for at, size in seen)}; at the end {after}")
     print(f"  search: {told(times)} ms")
     store.close()
@@ -174,9 +176,7 @@ def to_zero(platform: RunningPlatform) -> None:
     with Kube.from_kubeconfig(platform.kubeconfig) as kube:
         names = [one["metadata"]["name"] for one in kube.list(*kind, "default")["items"]]
         for name in names:
-            kube.patch(
-                *kind, name, {"metadata": {"annotations": {"autoscaling.knative.dev/window": "6s"}}}, "default"
-            )
+            kube.patch(*kind, name, {"metadata": {"annotations": {"autoscaling.knative.dev/window": "6s"}}}, "default")
         for name in names:
             for _, found in kube.watch(*kind, "default", name=name, timeout=120.0):
                 if not (found.get("status") or {}).get("actualReplicas"):

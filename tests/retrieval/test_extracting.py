@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from pathlib import Path
 
 import pytest
@@ -162,7 +163,7 @@ def test_cutting_by_the_tokens_of_a_model(tmp_path: Path) -> None:
         assert len(tokenizer.ends(piece.text)) <= 50
     assert found[0].start == 0
     assert found[-1].end == len(text.rstrip())
-    assert all(later.start <= earlier.end + 1 for earlier, later in zip(found, found[1:], strict=False))  # type: ignore[operator]
+    assert all(later.start <= earlier.end + 1 for earlier, later in itertools.pairwise(found))  # type: ignore[operator]
     with pytest.raises(BadInput, match="RELIGHT_REPOSITORY is not set"):
         RepositoryTokenizer("minilm", {}).ends("x")
 

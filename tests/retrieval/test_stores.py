@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -238,6 +239,54 @@ def test_the_index_is_rebuilt_and_nothing_is_missing(store: VectorStore, another
         store.rebuild(IndexPlan(missing))
 
 
+def test_searches_and_writes_go_on_during_a_rebuild(
+    store: VectorStore, another: Callable[[], VectorStore], url: str
+) -> None:
+    store.ensure(SPACE)
+    random = np.random.default_rng(5)
+    store.upsert(rows(*random.normal(size=(1500, 3)).tolist(), document="base"))
+    reader, writer = another(), another()
+    done = threading.Event()
+    failed: list[BaseException] = []
+    written: list[str] = []
+
+    def search() -> None:
+        while not done.is_set():
+            assert len(reader.search(X, Query(k=10))) == 10
+
+    def write() -> None:
+        number = 0
+        while not done.is_set() or number < 5:
+            writer.upsert(rows(X, document=f"new{number}"))
+            written.append(f"new{number}")
+            if number % 3 == 2:
+                writer.delete(written.pop(0))
+            number += 1
+
+    def guarded(work: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                failed.append(error)
+
+        return run
+
+    threads = [threading.Thread(target=guarded(work)) for work in (search, write)]
+    for thread in threads:
+        thread.start()
+    try:
+        store.rebuild(IndexPlan(store.kinds()[-1], {"M": 8, "efConstruction": 64, "nlist": 4}))
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(30)
+    assert failed == []
+    there = {row.document for batch in store.scan() for row in batch} - {"base"}
+    assert there == set(written)
+    assert store.count() == 1500 + len(written)
+
+
 def test_a_store_that_is_not_there(url: str) -> None:
     away = {
         "http": "http://127.0.0.1:9",
@@ -247,6 +296,11 @@ def test_a_store_that_is_not_there(url: str) -> None:
     store = open_store(away[url.partition(":")[0]], timeout=0.5)
     with pytest.raises(NotReady, match="does not answer") as caught:
         store.space()
+    before = threading.active_count()
+    for _ in range(5):
+        with pytest.raises(NotReady):
+            store.space()
+    assert threading.active_count() <= before, "every attempt leaves a thread behind"
     assert isinstance(caught.value, RelightError)
     assert (caught.value.status, caught.value.retryable) == (503, True)
     store.close()

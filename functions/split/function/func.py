@@ -20,7 +20,8 @@ class Split(sdk.Step):
 
     def load(self) -> None:
         env = self.context.env
-        self._cutting = Cutting.of(env.get("SPLIT_BY") or "words", _number(env, "SPLIT_SIZE"), _number(env, "SPLIT_OVERLAP"))
+        size, overlap = _number(env, "SPLIT_SIZE"), _number(env, "SPLIT_OVERLAP")
+        self._cutting = Cutting.of(env.get("SPLIT_BY") or "words", size, overlap)
         self._tokenizer = RepositoryTokenizer(env.get("SPLIT_MODEL") or "minilm", env)
 
     def run(self, data: Any, event: sdk.Event | None) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Cutting:
 
 
 def chunks_of(document: Document, cutting: Cutting, token_ends: Ends) -> list[Piece]:
-    """The chunks of a document, numbered in its order. Offsets are of the source, in characters; a PDF's of its text."""
+    """The chunks of a document, numbered in its order. Offsets are characters of the source; a PDF's of its text."""
     read = extract(document.text, document.format)
     pieces: list[Piece] = []
     for section in _sections(read, cutting.by):

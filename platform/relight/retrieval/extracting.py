@@ -20,10 +20,11 @@ from relight.base.errors import BadInput, Problem, TooLarge
 
 FORMATS = ("text", "markdown", "html", "pdf")
 MAX_PAGES = 2000
-_BLOCKS = frozenset(
-    "address article aside blockquote br dd div dl dt figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr li main "
-    "nav ol p pre section table td th tr ul body title".split(" ")
+_BLOCK_NAMES = (
+    "address article aside blockquote body br dd div dl dt figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr "
+    "li main nav ol p pre section table td th tr ul"
 )
+_BLOCKS = frozenset(_BLOCK_NAMES.split(" "))
 _UNSEEN = frozenset(("script", "style", "template", "noscript", "svg", "head"))
 _HEADING = re.compile(r"h([1-6])")
 
