@@ -16,7 +16,7 @@ from relight.retrieval.analysis import terms
 from relight.retrieval.caching import ResultCache, cache_key
 from relight.retrieval.evaluation import QuerySet, difference, interval, measure, read_beir
 from relight.retrieval.fusion import fuse
-from relight.retrieval.lexical import Bm25, top
+from relight.retrieval.lexical import Bm25, LexicalIndex, top
 from relight.retrieval.ranking import Corpus, evaluate
 from relight.retrieval.searching import Fusion, Searcher
 from relight.retrieval.vectors import Hit, Query
@@ -242,3 +242,32 @@ def test_the_cache_forgets_with_the_version() -> None:
     assert (cache.get("b", "v1"), cache.get(key, "v1")) == (None, "answer")
     cache.put("d", "", "of no collection")
     assert cache.get("d", "") is None
+
+
+def test_an_index_of_words_is_kept_for_the_next_process(tmp_path: Path) -> None:
+    texts = {"a": "red apple", "b": "green apple", "c": "a fox"}
+    version, scans = ["v1"], []
+
+    def scan() -> list[tuple[str, str]]:
+        scans.append(version[0])
+        return list(texts.items())
+
+    def fetch(keys: Any, query: Query) -> dict[str, Hit]:
+        return {key: Hit(key, "0", texts[key], 0.0) for key in keys}
+
+    def ask(text: str) -> list[str]:
+        index = LexicalIndex(lambda: version[0], scan, fetch, tmp_path / "words")
+        return [hit.document for hit in index.search(text, Query())]
+
+    assert ask("apples") == ["a", "b"]
+    assert ask("red") == ["a"]
+    assert scans == ["v1"]
+    texts["d"], version[0] = "yellow apple", "v2"
+    assert ask("yellow") == ["d"]
+    assert ask("yellow") == ["d"]
+    assert scans == ["v1", "v2"]
+    assert [path.name for path in (tmp_path / "words").iterdir()] == ["v2"]
+    (tmp_path / "words" / "v2" / "params.index.json").write_text("{torn")
+    assert ask("yellow") == ["d"]
+    assert ask("yellow") == ["d"]
+    assert scans == ["v1", "v2", "v2"], "it was made again, once"

@@ -40,7 +40,7 @@ class Retrieve(sdk.Step):
             missing.insert(0, "MILVUS_URI")
         if missing:
             raise ValueError(f"{' and '.join(missing)} not set: expected the URLs of Milvus and of the function embed")
-        self.store = store_of(env)
+        self.store = store_of(env, self.context.cache)
         self.encoder = RemoteEncoder(
             env["EMBED_URL"], env.get("EMBED_MODEL") or "minilm", EMBED_TIMEOUT, env.get("RELIGHT_ROUTER")
         )

@@ -11,6 +11,7 @@ import json
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from relight.base.errors import BadInput, Failed
@@ -52,7 +53,9 @@ class Milvus:
     ``timeout``: seconds for each call, the connecting included.
     """
 
-    def __init__(self, uri: str, collection: str = "documents", *, timeout: float = 10.0) -> None:
+    def __init__(
+        self, uri: str, collection: str = "documents", *, timeout: float = 10.0, cache: Path | None = None
+    ) -> None:
         self.collection = collection_name(collection)
         self.uri = uri
         self._connection = Connection(uri, timeout)
@@ -62,7 +65,7 @@ class Milvus:
         self._unflushed = 0
         self._making = threading.Lock()
         self._rows = Rows(self._call, timeout)
-        self._lexical = LexicalIndex(self.version, self._texts, self._fetch)
+        self._lexical = LexicalIndex(self.version, self._texts, self._fetch, cache)
 
     def ensure(self, space: Space) -> None:
         if self.space() is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from relight.base.errors import BadInput, Failed, NotReady
@@ -46,7 +47,9 @@ class PgVector:
     ``timeout``: seconds for connecting and for each statement.
     """
 
-    def __init__(self, url: str, collection: str = "documents", *, timeout: float = 10.0) -> None:
+    def __init__(
+        self, url: str, collection: str = "documents", *, timeout: float = 10.0, cache: Path | None = None
+    ) -> None:
         self.collection = collection_name(collection)
         self.url = url
         self.timeout = timeout
@@ -54,7 +57,7 @@ class PgVector:
         self._connection: Any = None
         self._lock = threading.RLock()
         self._space: Space | None = None
-        self._lexical = LexicalIndex(self.version, self._texts, self._fetch)
+        self._lexical = LexicalIndex(self.version, self._texts, self._fetch, cache)
 
     def ensure(self, space: Space) -> None:
         if self.space() is None:
