@@ -77,9 +77,7 @@ def test_what_cannot_be_done_is_a_sentence(
     assert "Traceback" not in err
 
 
-def test_no_store_at_all(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_store_at_all(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELIGHT_HOME", str(tmp_path))
     code, _, err = run(capsys, "index", "status")
     assert code != 0
@@ -96,7 +94,7 @@ def dataset(tmp_path: Path) -> Path:
         "mail": "A client that sends messages to any machine with an SMTP daemon.",
         "temp": "Creates temporary files and directories, which are removed afterwards.",
     }
-    questions = {"zip": "unpack an archive", "csv": "comma separated table", "mail": "send an email"}
+    questions = {"zip": "unpack an archive", "csv": "comma separated table", "mail": "email"}
     write = lambda rows: "\n".join(json.dumps({"_id": key, "text": text}) for key, text in rows.items())  # noqa: E731
     (folder / "corpus.jsonl").write_text(write(texts))
     (folder / "queries.jsonl").write_text(write(questions))

@@ -64,8 +64,15 @@ class Piece:
 
     def fields(self) -> dict[str, Any]:
         """As JSON has it; what is not known is left out."""
-        values = {"id": self.id, "start": self.start, "end": self.end, "heading": self.heading}
-        values |= {"page": self.page, "text": self.text, "vector": self.vector}
+        values = {
+            "id": self.id,
+            "start": self.start,
+            "end": self.end,
+            "heading": self.heading,
+            "page": self.page,
+            "text": self.text,
+            "vector": self.vector,
+        }
         return {name: value for name, value in values.items() if value is not None}
 
 
