@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import time
-import uuid
 from typing import Any
 
 from relight import sdk
 from relight.retrieval.caching import ENTRIES, ResultCache, cache_key
 from relight.retrieval.quality import Recall, RecallWatch, RollingSample
 from relight.retrieval.questions import Question
-from relight.retrieval.remote import TIMEOUT_HEADER, RemoteEncoder
+from relight.retrieval.remote import RemoteEncoder
 from relight.retrieval.searching import FUSIONS, MODES, Found, Fusion, Searcher
 from relight.retrieval.stores import store_of
 from relight.retrieval.vectors import Hit, Space, VectorStore, check_space
@@ -79,7 +78,7 @@ class Retrieve(sdk.Step):
         return answer
 
     def _search(self, question: Question, event: sdk.Event | None) -> Found:
-        headers, until = _tracing(event), _deadline()
+        headers, until = sdk.headers_onward(event), _deadline()
 
         def encode(text: str) -> list[float]:
             left = None if until is None else until - time.monotonic()
@@ -134,18 +133,8 @@ def _weights(text: str) -> dict[str, float]:
 def _deadline() -> float | None:
     """When the caller stops waiting, on this process's clock; None where it did not say."""
     current = sdk.current_request()
-    left = current.headers.get(TIMEOUT_HEADER) if current is not None else None
-    return time.monotonic() + int(left) / 1000 if left is not None and left.isascii() and left.isdecimal() else None
-
-
-def _tracing(event: sdk.Event | None) -> dict[str, str]:
-    """What ties the call of embed to this one: the request's id and trace, or the event's, or an id of its own."""
-    current = sdk.current_request()
-    headers = {"x-request-id": str(uuid.uuid4())} | (current.passed_on() if current is not None else {})
-    for name in ("traceparent", "tracestate"):
-        if event is not None and event.get(name):
-            headers[name] = str(event.get(name))
-    return headers
+    left = current.seconds_left if current is not None else None
+    return time.monotonic() + left if left is not None else None
 
 
 def _ms(seconds: float) -> float:

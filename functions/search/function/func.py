@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
 from relight import sdk
 from relight.retrieval.questions import FIELDS, Question
-from relight.retrieval.remote import TIMEOUT_HEADER, RemoteSearch, RemoteStep
+from relight.retrieval.remote import RemoteSearch, RemoteStep
 
 TIMEOUT = 30.0
 """Seconds for the whole: two functions from zero included."""
 MAX_TIMEOUT = 300.0
 RERANK_TIMEOUT = 3.0
-"""Seconds that a better order is waited for: its function from zero included."""
+"""Seconds that a better order is waited for where the question does not say for how long an answer may be."""
 
 
 class Search(sdk.Step):
@@ -36,7 +35,7 @@ class Search(sdk.Step):
         router = env.get("RELIGHT_ROUTER")
         self.retrieve = RemoteSearch("retrieve", env["RETRIEVE_URL"], MAX_TIMEOUT, router, "RETRIEVE_URL")
         if env.get("RERANK_URL"):
-            self.reranker = RemoteStep("rerank", env["RERANK_URL"], RERANK_TIMEOUT, router, "RERANK_URL")
+            self.reranker = RemoteStep("rerank", env["RERANK_URL"], MAX_TIMEOUT, router, "RERANK_URL")
         self._rerank = env.get("SEARCH_RERANK", "false").lower() == "true"
         self._depth = int(env.get("SEARCH_RERANK_DEPTH") or 20)
 
@@ -44,7 +43,7 @@ class Search(sdk.Step):
         question = Question.parse(data, "hybrid", ("rerank", "timeout_ms"))
         rerank, seconds = self._options(data)
         until = time.monotonic() + seconds
-        headers = _tracing(event)
+        headers = sdk.headers_onward(event)
         wanted = {name: data[name] for name in FIELDS if name in data}
         # The order of one page is made from the first page on: page 2 of another order would repeat hits of page 1.
         rerank = rerank and question.offset + question.k <= self._depth
@@ -58,7 +57,8 @@ class Search(sdk.Step):
         timings = {**found.get("timings", {}), "retrieve_ms": _ms(retrieved - begun)}
         if rerank and found["hits"]:
             try:
-                better = self._better(question, found["hits"], headers, until - retrieved)
+                patience = MAX_TIMEOUT if data.get("timeout_ms") else RERANK_TIMEOUT
+                better = self._better(question, found["hits"], headers, min(patience, until - retrieved))
                 answer |= {"hits": better["hits"], "reranker": better["reranker"]}
             except (sdk.NotReady, sdk.Deadline) as error:
                 if not question.degrade:
@@ -89,25 +89,13 @@ class Search(sdk.Step):
             raise sdk.BadInput.of(problems)
         seconds = TIMEOUT if timeout is None else timeout / 1000
         current = sdk.current_request()
-        left = current.headers.get(TIMEOUT_HEADER) if current is not None else None
-        if left is not None and left.isascii() and left.isdecimal():
-            seconds = min(seconds, int(left) / 1000)
-        return bool(rerank), seconds
+        left = current.seconds_left if current is not None else None
+        return bool(rerank), seconds if left is None else min(seconds, left)
 
     def unload(self) -> None:
         self.retrieve.close()
         if self.reranker is not None:
             self.reranker.close()
-
-
-def _tracing(event: sdk.Event | None) -> dict[str, str]:
-    """What ties the calls of the steps to this one: the request's id and trace, or the event's, or an id of its own."""
-    current = sdk.current_request()
-    headers = {"x-request-id": str(uuid.uuid4())} | (current.passed_on() if current is not None else {})
-    for name in ("traceparent", "tracestate"):
-        if event is not None and event.get(name):
-            headers[name] = str(event.get(name))
-    return headers
 
 
 def _ms(seconds: float) -> float:

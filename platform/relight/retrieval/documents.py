@@ -64,7 +64,7 @@ class Piece:
 
     def fields(self) -> dict[str, Any]:
         """As JSON has it; what is not known is left out."""
-        values = {
+        values: dict[str, Any] = {
             "id": self.id,
             "start": self.start,
             "end": self.end,

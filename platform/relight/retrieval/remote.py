@@ -14,9 +14,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from relight.base.errors import BadInput, Deadline, NotReady
-
-TIMEOUT_HEADER = "relight-timeout-ms"
-"""What is left of a request's time when a step is called: milliseconds from now, for clocks of two machines differ."""
+from relight.wire.http import TIMEOUT_HEADER
 
 
 class StepFailed(NotReady):
