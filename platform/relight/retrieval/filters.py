@@ -6,8 +6,9 @@ chunk does not have fails every condition on it. No store ever gets text of a ca
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ Scalar = str | int | float | bool
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 ORDERED = ("gt", "gte", "lt", "lte")
+_COMPARE = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
 MAX_VALUES = 1000
 """Of one ``in``."""
 
@@ -56,6 +58,23 @@ def parse_filter(where: Any) -> tuple[Condition, ...]:
     if problems:
         raise BadInput.of(problems)
     return tuple(found)
+
+
+def passes(document: str, metadata: Mapping[str, Any], where: Sequence[Condition]) -> bool:
+    """Whether a chunk meets all conditions: what stores do, here for rows that are at hand."""
+    for one in where:
+        value = document if one.field == "document" else metadata.get(one.field)
+        if one.op in ORDERED:
+            if type(value) not in (int, float) or not _COMPARE[one.op](value, one.value):
+                return False
+        elif not any(_is_same(value, wanted) for wanted in one.values):
+            return False
+    return True
+
+
+def _is_same(value: Any, wanted: Scalar) -> bool:
+    """As JSON compares: 5 is 5.0, and true is not 1."""
+    return isinstance(value, bool) == isinstance(wanted, bool) and bool(value == wanted)
 
 
 def _operators(name: str, wanted: Mapping[Any, Any], path: str, problems: list[Problem]) -> list[Condition]:

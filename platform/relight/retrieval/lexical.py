@@ -26,8 +26,8 @@ log = logging.getLogger("relight.retrieval.lexical")
 
 K1, B = 1.2, 0.75
 """BM25's usual constants (Robertson & Zaragoza 2009; those of Lucene)."""
-CANDIDATES = 100
-"""Rows that are fetched at once, best first, until enough have passed the filter."""
+CANDIDATES, MOST_CANDIDATES = 100, 5000
+"""Rows that are fetched at once, best first, until enough have passed the filter: at first, and at the most."""
 
 
 @dataclass(frozen=True)
@@ -121,15 +121,16 @@ class LexicalIndex:
         scores = index.scores(text)
         order = top(scores, int(np.count_nonzero(scores > 0)))
         hits: list[Hit] = []
-        for at in range(0, len(order), CANDIDATES):
-            rows = order[at : at + CANDIDATES]
+        at, size = 0, CANDIDATES
+        while at < len(order) and len(hits) < query.offset + query.k:
+            rows = order[at : at + size]
+            # Where few pass the filter, soon many are asked for at once.
+            at, size = at + size, min(2 * size, MOST_CANDIDATES)
             found = self._fetch([index.keys[row] for row in rows], query)
             for row in rows:
                 hit = found.get(index.keys[row])
                 if hit is not None:
                     hits.append(Hit(hit.document, hit.chunk, hit.text, float(scores[row]), hit.metadata))
-            if len(hits) >= query.offset + query.k:
-                break
         return hits[query.offset : query.offset + query.k]
 
     def _current(self) -> Bm25:

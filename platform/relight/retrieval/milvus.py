@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from relight.base.errors import BadInput, Failed
 from relight.decide.indexing import KINDS, IndexPlan
 from relight.retrieval.analysis import terms
+from relight.retrieval.filters import passes
 from relight.retrieval.lexical import LexicalIndex
 from relight.retrieval.milvus_connection import Connection, NoCollection, expression, literal
 from relight.retrieval.milvus_rows import BATCH, Copy, Rows
@@ -285,8 +286,11 @@ class Milvus:
                 yield row["id"], row["text"]
 
     def _fetch(self, keys: Sequence[str], query: Query) -> dict[str, Hit]:
-        where = f"id in [{', '.join(map(literal, keys))}] and {expression(query.where, query.tenant)}"
-        return {row["id"]: _hit(row, 0.0) for row in self._rows.query(self.collection, where, ["id", *_OUTPUT])}
+        # Rows by their keys alone are looked up; with a filter beside them Milvus Lite reads all that there are.
+        where = f"id in [{', '.join(map(literal, keys))}]"
+        rows = self._rows.query(self.collection, where, ["id", "tenant", *_OUTPUT])
+        hits = {row["id"]: _hit(row, 0.0) for row in rows if row["tenant"] == query.tenant}
+        return {key: hit for key, hit in hits.items() if passes(hit.document, hit.metadata, query.where)}
 
     def _bump(self) -> None:
         self._ensure_versions()
