@@ -102,6 +102,16 @@ def test_a_tenant_sees_its_own(store: VectorStore) -> None:
     assert store.search(X, Query(tenant="c")) == []
 
 
+def test_a_small_tenant_and_a_rare_filter_among_many(store: VectorStore) -> None:
+    """An approximate index looks at the nearest first: here these are all somebody else's."""
+    store.ensure(SPACE)
+    near = np.random.default_rng(2).normal([1.0, 0.0, 0.0], 0.05, size=(3000, 3))
+    store.upsert(rows(*near.tolist(), document="near", metadata={"rare": False}))
+    store.upsert(rows(Y, Z, tenant="small") + rows(Y, document="far", metadata={"rare": True}))
+    assert sorted(names(store.search(X, Query(k=5, tenant="small")))) == ["d#0", "d#1"]
+    assert names(store.search(X, Query(k=5, where=parse_filter({"rare": True})))) == ["far#0"]
+
+
 @pytest.mark.parametrize("value", ["plain", HOSTILE, "", '"', "\\", "' or '1'=='1"], ids=repr)
 def test_filters_are_values_and_never_syntax(store: VectorStore, value: str) -> None:
     store.ensure(SPACE)

@@ -41,7 +41,7 @@ class Rerank(sdk.Step):
         return {
             "query": query,
             "reranker": self.reranker.kind,
-            "model": self.context.model,
+            "model": self.context.env.get("RELIGHT_MODEL") or self.context.model,
             "hits": [{**hits[row], "rerank_score": round(scores[row], 6)} for row in order],
             "timings": {"rerank_ms": round((time.perf_counter() - begun) * 1000, 3)},
         }

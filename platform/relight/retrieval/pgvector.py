@@ -37,6 +37,8 @@ T = TypeVar("T")
 _OPERATORS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _DISTANCE = {"cosine": ("<=>", "vector_cosine_ops"), "ip": ("<#>", "vector_ip_ops")}
 _COLUMNS = "document, chunk, text, metadata"
+_PROBES = "32"
+"""Lists of an IVF_FLAT index that a search looks into; pgvector's own default is one."""
 _MAX_INDEXED = 2000
 """Dimensions up to which pgvector builds an index over its type ``vector``."""
 
@@ -120,9 +122,18 @@ class PgVector:
         wanted = query.k + query.offset
 
         def read(cursor: Any) -> list[Any]:
-            # A scan of an index stops after this many, filter or not; pgvector from 0.8 goes on where too few passed.
-            cursor.execute("SELECT set_config('hnsw.ef_search', %s, true)", [str(min(1000, max(100, 2 * wanted)))])
-            return list(cursor.execute(statement, [asked, *values, asked, query.k, query.offset]).fetchall())
+            reach = [str(min(1000, max(100, 2 * wanted))), _PROBES]
+            cursor.execute(
+                "SELECT set_config('hnsw.ef_search', %s, true), set_config('ivfflat.probes', %s, true)", reach
+            )
+            bound = [asked, *values, asked, query.k, query.offset]
+            found = list(cursor.execute(statement, bound).fetchall())
+            if len(found) < query.k:
+                # A scan of the index ends after so many rows, whether or not they pass the filter: the rest is looked
+                # for among all of the tenant's.
+                cursor.execute("SELECT set_config('enable_indexscan', 'off', true)")
+                found = list(cursor.execute(statement, bound).fetchall())
+            return found
 
         return [Hit(row[0], row[1], row[2], float(row[4]), row[3]) for row in self._run(read)]
 
