@@ -13,6 +13,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import unescape
 from html.parser import HTMLParser
 
@@ -26,6 +27,7 @@ _BLOCK_NAMES = (
 )
 _BLOCKS = frozenset(_BLOCK_NAMES.split(" "))
 _UNSEEN = frozenset(("script", "style", "template", "noscript", "svg", "head"))
+_LINE_END = re.compile(r"\r\n?|\n")
 _HEADING = re.compile(r"h([1-6])")
 
 
@@ -55,13 +57,15 @@ class Extracted:
         """Where ``text[start:end]`` stands in the source."""
         if not self.runs:
             return start, end
-        starts = [at for at, _ in self.runs]
+        return self._position(start), (self._position(end - 1) + 1 if end > start else self._position(end))
 
-        def position(at: int) -> int:
-            here, there = self.runs[max(0, bisect_right(starts, at) - 1)]  # type: ignore[index]
-            return there + at - here
+    def _position(self, at: int) -> int:
+        here, there = (self.runs or ())[max(0, bisect_right(self._starts, at) - 1)]
+        return there + at - here
 
-        return position(start), (position(end - 1) + 1 if end > start else position(end))
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [at for at, _ in self.runs or ()]
 
 
 def extract(text: str, kind: str) -> Extracted:
@@ -78,9 +82,7 @@ def extract(text: str, kind: str) -> Extracted:
 def _markdown(text: str) -> Extracted:
     from markdown_it import MarkdownIt
 
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
+    starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
     sections: list[Section] = []
     above: list[tuple[int, str]] = []
     begun = 0
