@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -110,7 +111,7 @@ def status(
     store: Annotated[str | None, _STORE] = None,
     output: Annotated[Format, _OUTPUT] = "table",
 ) -> None:
-    """Show a collection's index, rows and model, and what it would be given now."""
+    """Show a collection's index, rows and model, and what would fit."""
     from relight.retrieval.quality import SAMPLE, measure_recall
 
     with _opened(collection, store) as opened:
@@ -138,7 +139,8 @@ def status(
     heads = [name for name in told if name != "params"]
     print_table(heads, [[told[name] for name in heads]])
     if fits.kind != standing.index:
-        print(f"\n{fits.kind} fits better: {fits.reason}. 'relight index build {collection}' builds it")
+        print(f"\n{_wrapped(f'{fits.kind} fits better: {fits.reason}')}")
+        print(f"relight index build {collection}   builds it")
 
 
 def _build(
@@ -161,7 +163,7 @@ def _build(
             kinds = (kind,)
         chosen = _choose(standing.rows, standing.space.dimension, memory, recall, growth, kinds)
         if chosen.kind == standing.index and not always:
-            print(f"{collection} has {standing.index} already: {chosen.reason}")
+            print(_wrapped(f"{collection} has {standing.index} already: {chosen.reason}"))
             return
         begun = time.monotonic()
         with waiting(f"building {chosen.kind} over {standing.rows:,} rows"):
@@ -173,7 +175,7 @@ def _build(
         print_json({"collection": after.collection, "index": after.index, "rows": after.rows, "seconds": seconds})
     else:
         print(f"{collection}: {standing.index} → {after.index} over {after.rows:,} rows in {took:.1f} s")
-        print(f"because {chosen.reason}")
+        print(_wrapped(f"because {chosen.reason}"))
 
 
 def _choose(
@@ -200,7 +202,11 @@ def _print_plan(chosen: IndexPlan, output: Format) -> None:
         ("index", "memory", "build", "search"),
         [(chosen.kind, format_bytes(chosen.bytes), _listed(chosen.build), _listed(chosen.search))],
     )
-    print(f"\n{chosen.reason}")
+    print(f"\n{_wrapped(chosen.reason)}")
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 80)
 
 
 def _listed(params: object) -> str:
