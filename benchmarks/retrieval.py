@@ -26,7 +26,7 @@ import numpy as np
 
 from relight.retrieval.evaluation import QuerySet, difference
 from relight.retrieval.lexical import Bm25
-from relight.retrieval.ranking import MODES, Corpus, Score, evaluate
+from relight.retrieval.ranking import MODES, Corpus, Score, Sides, evaluate, sides_of
 from relight.retrieval.reranking import LateInteraction
 from relight.retrieval.searching import Fusion
 from relight.wire.tensors import Array
@@ -99,22 +99,23 @@ def quality(
     corpus = Corpus.of(texts, vectors)
     asked = QuerySet(name, questions, {one: {one: 1} for one in questions})
     print(f"\n{name}: {len(questions)} questions over {len(texts)} documents; mean [95 % interval]")
-    scores = {score.mode: score for score in evaluate(corpus, asked, queries, MODES[:3])}
+    sides = sides_of(corpus, asked, queries)
+    scores = {score.mode: score for score in evaluate(corpus, asked, sides, MODES[:3])}
     for score in scores.values():
         show(score)
     print("  ways to fuse, nDCG@10 against rrf, question by question:")
     for way, fusion in FUSIONS.items():
-        found = evaluate(corpus, asked, queries, ["hybrid"], fusion=fusion)[0]
+        found = evaluate(corpus, asked, sides, ["hybrid"], fusion=fusion)[0]
         print(f"    {way:18} {found.intervals()['ndcg@10']}  {gain(found, scores['hybrid'])}", flush=True)
-    rerank(corpus, asked, queries, model, reranked)
+    rerank(corpus, asked, sides[:reranked], model)
     return faults(corpus, asked, queries, scores["hybrid"])
 
 
-def rerank(corpus: Corpus, asked: QuerySet, queries: Array, model: embedding.Encoder, count: int) -> None:
+def rerank(corpus: Corpus, asked: QuerySet, sides: list[Sides], model: embedding.Encoder) -> None:
     """What a closer look brings and costs, by how many of the best it is given to."""
-    some = QuerySet(asked.name, dict(list(asked.questions.items())[:count]), asked.relevant)
+    some = QuerySet(asked.name, dict(list(asked.questions.items())[: len(sides)]), asked.relevant)
     late = LateInteraction(model)
-    base = evaluate(corpus, some, queries[: len(some.questions)], ["hybrid"])[0]
+    base = evaluate(corpus, some, sides, ["hybrid"])[0]
     for depth in (10, 20):
         begun = time.perf_counter()
         found = evaluate(corpus, some, queries[: len(some.questions)], ["hybrid+rerank"], reranker=late, depth=depth)[0]
@@ -136,7 +137,8 @@ def faults(corpus: Corpus, asked: QuerySet, queries: Array, whole: Score) -> int
     }
     missed = 0
     for fault, broken in planted.items():
-        lost = difference(whole.values["ndcg@10"], evaluate(broken, asked, queries, ["hybrid"])[0].values["ndcg@10"])
+        found = evaluate(broken, asked, sides_of(broken, asked, queries), ["hybrid"])[0]
+        lost = difference(whole.values["ndcg@10"], found.values["ndcg@10"])
         missed += lost.low <= 0
         print(f"  planted: {fault}: hybrid loses {lost}: {'seen' if lost.low > 0 else 'NOT SEEN'}", flush=True)
     return missed

@@ -17,7 +17,7 @@ from relight.retrieval.caching import ResultCache, cache_key
 from relight.retrieval.evaluation import QuerySet, difference, interval, measure, read_beir
 from relight.retrieval.fusion import fuse
 from relight.retrieval.lexical import Bm25, LexicalIndex, top
-from relight.retrieval.ranking import Corpus, evaluate
+from relight.retrieval.ranking import Corpus, evaluate, sides_of
 from relight.retrieval.searching import Fusion, Searcher
 from relight.retrieval.vectors import Hit, Query
 
@@ -220,9 +220,8 @@ def test_an_evaluation_sees_each_side(tmp_path: Path) -> None:
         asked[f"q{number}"] = f"word{number}" if by_words else "unheard"
         relevant[f"q{number}"] = {name: 1}
         queries.append(-vectors[number] if by_words else vectors[number])
-    scores = evaluate(
-        Corpus.of(texts, vectors), QuerySet("s", asked, relevant), np.array(queries), ("bm25", "dense", "hybrid")
-    )
+    corpus, questions = Corpus.of(texts, vectors), QuerySet("s", asked, relevant)
+    scores = evaluate(corpus, questions, sides_of(corpus, questions, np.array(queries)), ("bm25", "dense", "hybrid"))
     found = {score.mode: score.intervals()["ndcg@10"].mean for score in scores}
     assert found["bm25"] < 0.6
     assert found["dense"] < 0.6

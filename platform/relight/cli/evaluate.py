@@ -41,7 +41,7 @@ def command(
     relight eval ./scifact --set test --mode hybrid --mode dense
     """
     from relight.retrieval.evaluation import difference, read_beir
-    from relight.retrieval.ranking import MODES, Corpus, evaluate
+    from relight.retrieval.ranking import MODES, Corpus, evaluate, sides_of
     from relight.retrieval.reranking import LateInteraction
 
     modes = tuple(one for one in MODES if one in (mode or MODES))
@@ -60,7 +60,8 @@ def command(
         begun = time.monotonic()
         with waiting(f"asking {len(asked.questions):,} questions of {asked.name}"):
             found, _ = encoder.encode(list(asked.questions.values()))
-            scores = evaluate(corpus, asked, found, modes, reranker=closer, depth=depth)
+            sides = sides_of(corpus, asked, found)
+            scores = evaluate(corpus, asked, sides, modes, reranker=closer, depth=depth)
         best = max(scores, key=lambda score: score.intervals()["ndcg@10"].mean)
         results[asked.name] = {
             "questions": len(asked.questions),

@@ -48,45 +48,55 @@ class Score:
         return {name: interval(values) for name, values in self.values.items()}
 
 
+@dataclass(frozen=True)
+class Sides:
+    """What each side of a hybrid answers to one question, DEPTH deep: the same for every way to fuse them."""
+
+    words: list[Hit]
+    dense: list[Hit]
+
+
+def sides_of(corpus: Corpus, asked: QuerySet, vectors: Array) -> list[Sides]:
+    """Ask both sides every question. ``vectors``: of the questions, in their order."""
+    found = []
+    for text, dense in zip(asked.questions.values(), _dense(corpus, vectors), strict=True):
+        words = [Hit(key, "", "", score) for key, score in corpus.words.best(text, DEPTH)]
+        found.append(Sides(words, dense))
+    return found
+
+
 def evaluate(
     corpus: Corpus,
     asked: QuerySet,
-    vectors: Array,
+    sides: Sequence[Sides],
     modes: Sequence[str] = MODES,
     *,
     fusion: Fusion | None = None,
     reranker: Reranker | None = None,
     depth: int = 20,
 ) -> list[Score]:
-    """Ask every question in every mode. ``vectors``: of the questions, in their order; ``depth``: of reranking."""
+    """What each mode reaches with these answers; ``depth``: how many of a hybrid's are reranked."""
     values: dict[str, dict[str, list[float]]] = {mode: {name: [] for name in MEASURES} for mode in modes}
-    questions = list(asked.questions.items())
-    for (name, text), dense in zip(questions, _dense(corpus, vectors), strict=True):
-        rankings = _rankings(corpus, text, dense, modes, fusion or Fusion(), reranker, depth)
+    for (name, text), both in zip(asked.questions.items(), sides, strict=True):
         for mode in modes:
-            for one, value in measure(rankings[mode], asked.relevant[name]).items():
+            ranking = _ranking(corpus, text, both, mode, fusion or Fusion(), reranker, depth)
+            for one, value in measure(ranking, asked.relevant[name]).items():
                 values[mode][one].append(value)
     return [Score(mode, values[mode]) for mode in modes]
 
 
-def _rankings(
-    corpus: Corpus,
-    text: str,
-    dense: list[Hit],
-    modes: Sequence[str],
-    fusion: Fusion,
-    reranker: Reranker | None,
-    depth: int,
-) -> dict[str, list[str]]:
-    words = [Hit(key, "", "", score) for key, score in corpus.words.best(text, DEPTH)]
-    hybrid = fuse({"dense": dense, "bm25": words}, DEPTH, fusion.weights, fusion.method)
-    found = {"bm25": words, "dense": dense, "hybrid": hybrid}
-    if "hybrid+rerank" in modes and reranker is not None:
-        head = hybrid[:depth]
-        scores = reranker.score(text, [corpus.texts[hit.document] for hit in head])
-        order = sorted(range(len(head)), key=lambda row: -scores[row])
-        found["hybrid+rerank"] = [head[row] for row in order] + hybrid[depth:]
-    return {mode: [hit.document for hit in hits] for mode, hits in found.items()}
+def _ranking(
+    corpus: Corpus, text: str, both: Sides, mode: str, fusion: Fusion, reranker: Reranker | None, depth: int
+) -> list[str]:
+    if mode in ("bm25", "dense"):
+        return [hit.document for hit in (both.words if mode == "bm25" else both.dense)]
+    hits = fuse({"dense": both.dense, "bm25": both.words}, DEPTH, fusion.weights, fusion.method)
+    names = [hit.document for hit in hits]
+    if mode == "hybrid+rerank" and reranker is not None:
+        scores = reranker.score(text, [corpus.texts[name] for name in names[:depth]])
+        order = sorted(range(len(scores)), key=lambda row: -scores[row])
+        names = [names[row] for row in order] + names[depth:]
+    return names
 
 
 def _dense(corpus: Corpus, vectors: Array) -> Iterator[list[Hit]]:
