@@ -118,7 +118,7 @@ def rerank(corpus: Corpus, asked: QuerySet, sides: list[Sides], model: embedding
     base = evaluate(corpus, some, sides, ["hybrid"])[0]
     for depth in (10, 20):
         begun = time.perf_counter()
-        found = evaluate(corpus, some, queries[: len(some.questions)], ["hybrid+rerank"], reranker=late, depth=depth)[0]
+        found = evaluate(corpus, some, sides, ["hybrid+rerank"], reranker=late, depth=depth)[0]
         each = (time.perf_counter() - begun) / max(1, len(some.questions)) * 1000
         print(
             f"  reranked, best {depth}, {len(some.questions)} questions: {found.intervals()['ndcg@10']} "
