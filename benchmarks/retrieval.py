@@ -6,7 +6,7 @@ index's throughput against raw inserts of the same vectors, and searches, warm a
 
     python benchmarks/retrieval.py --folder ~/.cache/relight-benchmark             # sample of 20,000 packages
     python benchmarks/retrieval.py --folder … --documents 0 --questions 3000       # all of them
-    python benchmarks/retrieval.py --folder … --speed
+    python benchmarks/retrieval.py --folder … --speed all --documents 100000
     python benchmarks/retrieval.py --check
 """
 
@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument("--documents", type=int, default=20_000, help="of the packages; 0: all")
     parser.add_argument("--questions", type=int, default=2000, help="of each corpus")
     parser.add_argument("--reranked", type=int, default=300, help="questions of each corpus that are reranked too")
-    parser.add_argument("--speed", action="store_true", help="the speed part instead of the quality part")
+    parser.add_argument("--speed", choices=("all", "index", "memory", "search"), help="instead of the quality part")
     parser.add_argument("--check", action="store_true", help="a small corpus: the figures must still tell modes apart")
     asked = parser.parse_args()
     print(f"bm25s {version('bm25s')}, onnxruntime {version('onnxruntime')}, numpy {version('numpy')}", flush=True)
@@ -59,7 +59,7 @@ def main() -> int:
     if asked.speed:
         import retrieval_speed
 
-        return retrieval_speed.main(folder, asked.documents)
+        return retrieval_speed.main(folder, asked.documents, asked.speed)
     model = embedding.encoder(folder / "encoder", threads=1)
     wrong = 0
     for corpus in (corpora.library(), corpora.packages(folder)):
