@@ -105,7 +105,7 @@ def test_a_tenant_sees_its_own(store: VectorStore) -> None:
 def test_a_small_tenant_and_a_rare_filter_among_many(store: VectorStore) -> None:
     """An approximate index looks at the nearest first: here these are all somebody else's."""
     store.ensure(SPACE)
-    near = np.random.default_rng(2).normal([1.0, 0.0, 0.0], 0.05, size=(3000, 3))
+    near = np.random.default_rng(2).normal([1.0, 0.0, 0.0], 0.05, size=(1000, 3))
     store.upsert(rows(*near.tolist(), document="near", metadata={"rare": False}))
     store.upsert(rows(Y, Z, tenant="small") + rows(Y, document="far", metadata={"rare": True}))
     assert sorted(names(store.search(X, Query(k=5, tenant="small")))) == ["d#0", "d#1"]
@@ -254,7 +254,7 @@ def test_searches_and_writes_go_on_during_a_rebuild(
 ) -> None:
     store.ensure(SPACE)
     random = np.random.default_rng(5)
-    store.upsert(rows(*random.normal(size=(1500, 3)).tolist(), document="base"))
+    store.upsert(rows(*random.normal(size=(600, 3)).tolist(), document="base"))
     reader, writer = another(), another()
     done = threading.Event()
     failed: list[BaseException] = []
@@ -294,7 +294,7 @@ def test_searches_and_writes_go_on_during_a_rebuild(
     assert failed == []
     there = {row.document for batch in store.scan() for row in batch} - {"base"}
     assert there == set(written)
-    assert store.count() == 1500 + len(written)
+    assert store.count() == 600 + len(written)
 
 
 def test_a_store_that_is_not_there(url: str) -> None:
