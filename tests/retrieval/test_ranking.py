@@ -119,7 +119,7 @@ class Sides:
 
 
 def searcher(dense: Any, words: Any) -> Searcher:
-    return Searcher(Sides(dense, words), lambda text: [1.0], Fusion())  # type: ignore[arg-type]
+    return Searcher(Sides(dense, words), lambda text: [1.0], Fusion("rrf"))  # type: ignore[arg-type]
 
 
 def test_hybrid_goes_on_with_one_side_and_says_so() -> None:

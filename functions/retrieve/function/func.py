@@ -44,7 +44,7 @@ class Retrieve(sdk.Step):
             env["EMBED_URL"], env.get("EMBED_MODEL") or "minilm", EMBED_TIMEOUT, env.get("RELIGHT_ROUTER")
         )
         self._mode = _one_of(env.get("RETRIEVE_MODE") or "hybrid", MODES, "RETRIEVE_MODE")
-        method = _one_of(env.get("RETRIEVE_FUSION") or "rrf", FUSIONS, "RETRIEVE_FUSION")
+        method = _one_of(env.get("RETRIEVE_FUSION") or "weighted", FUSIONS, "RETRIEVE_FUSION")
         self._fusion = Fusion(method, _weights(env.get("RETRIEVE_WEIGHTS") or "dense=1,bm25=1"))
         self._cache: ResultCache[Found] = ResultCache(int(env.get("RESULT_CACHE") or ENTRIES))
         self._sample = RollingSample()

@@ -19,9 +19,12 @@ DEPTH = 100
 
 @dataclass(frozen=True)
 class Fusion:
-    """How the two rankings become one. Weights: of the sides ``dense`` and ``bm25``."""
+    """How the two rankings become one. Weights: of the sides ``dense`` and ``bm25``.
 
-    method: str = "rrf"
+    The default is what ``benchmarks/retrieval.py`` picks: scores, equally weighted, lead ranks by 0.02 nDCG@10 and more.
+    """
+
+    method: str = "weighted"
     weights: Mapping[str, float] = field(default_factory=lambda: {"dense": 1.0, "bm25": 1.0})
 
 
