@@ -21,7 +21,7 @@ DEPTH = 100
 class Fusion:
     """How the two rankings become one. Weights: of the sides ``dense`` and ``bm25``.
 
-    The default is what ``benchmarks/retrieval.py`` picks: scores, equally weighted, lead ranks by 0.02 nDCG@10 and more.
+    The default is what ``benchmarks/retrieval.py`` picks: scores, equally weighted, lead ranks by 0.02 nDCG@10.
     """
 
     method: str = "weighted"
