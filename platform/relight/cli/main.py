@@ -46,6 +46,7 @@ COMMANDS = (
     Command("deploy", "relight.cli.deploy", "Deploy a function's folder and wait until it is ready.", _FUNCTIONS),
     Command("wheel", "relight.cli.wheel", "Lay relight's wheel into a function's folder.", _FUNCTIONS),
     Command("call", "relight.cli.call", "Call a function and print its answer.", _FUNCTIONS),
+    Command("open", "relight.cli.open", "Open a function's URL in the browser.", _FUNCTIONS),
     Command("logs", "relight.cli.logs", "Print what a function's replicas have logged.", _FUNCTIONS),
     Command("traffic", "relight.cli.traffic", "Show or change which revision gets how much.", _FUNCTIONS),
     Command("render", "relight.cli.render", "Print the objects that apply or deploy would send.", _OBJECTS),
