@@ -58,6 +58,8 @@ COMMANDS = (
     Command("convert", "relight.cli.convert", "Turn manifests of other platforms into relight's.", _OBJECTS),
     Command("model", "relight.cli.model", "Push and pull models, make them smaller or quicker.", _MODELS),
     Command("cache", "relight.cli.cache", "See and fill the cache of models on this node.", _MODELS),
+    Command("index", "relight.cli.index", "Plan, build and see a collection's vector index.", _MODELS),
+    Command("eval", "relight.cli.evaluate", "Measure how well retrieval answers a data set.", _MODELS),
     Command("events", "relight.cli.events", "Send events, and see what becomes of them.", _MODELS),
 )
 

@@ -154,6 +154,10 @@ class FunctionSettings:
         return settings
 
 
+def unexported(name: str, help_text: str, value: float) -> None:
+    """A gauge where nobody reads metrics."""
+
+
 @dataclass(frozen=True)
 class FunctionContext:
     """What a function may know about where it runs; set as ``self.context`` before its ``load``."""
@@ -178,6 +182,8 @@ class FunctionContext:
     """What the repository has of the model beside its versions, such as its configuration."""
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
     """Rows of a batch for a model that can batch and has no configuration."""
+    gauge: Callable[[str, str, float], None] = unexported
+    """Export a figure of the function's own at ``/metrics``: its name, what it says, its value now."""
 
 
 def _own_functions(text: str) -> dict[str, str]:

@@ -105,7 +105,7 @@ class Engine:
 
     def _load(self) -> None:
         try:
-            function = loader.load(self._source, self.settings, self.timeline, self._report)
+            function = loader.load(self._source, self.settings, self.timeline, self._report, self.metrics.gauge)
             self._share_answers(function)
         except BaseException as error:  # sys.exit in an author's code included: it must not pass for a clean end.
             reason = f"{self.timeline.current} failed: {_last_line(error)}"
