@@ -96,8 +96,10 @@ def curve(entries: Entries, found: dict[str, Outcome], plots: Path | None) -> No
         at = float(np.interp(other.gpu_seconds, idle, shares))
         inside = idle[0] <= other.gpu_seconds <= idle[-1]
         fewer = f"{other.percentile(75) / max(at, 1e-9):.1f} times fewer" if at < other.percentile(75) else "not fewer"
-        print(f"  at the idle time of {name}: p75 {at:.3f} against {other.percentile(75):.3f}, "
-              f"{fewer if inside else 'outside of the curve'}")
+        print(
+            f"  at the idle time of {name}: p75 {at:.3f} against {other.percentile(75):.3f}, "
+            f"{fewer if inside else 'outside of the curve'}"
+        )
     if plots:
         plots.mkdir(parents=True, exist_ok=True)
         points = {name: (found[name].gpu_seconds, found[name].percentile(75)) for name in ("knative", "hybrid", *FIXED)}

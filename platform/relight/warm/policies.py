@@ -129,5 +129,3 @@ def _samples(entries: Entries, rows: Ints, pace: Ints) -> tuple[Ints, Ints, Floa
         np.concatenate((np.ones(len(between)), entries.calls[inside] - 1.0)),
         np.arange(len(between) + len(inside)) < len(between),
     )
-
-

@@ -180,7 +180,10 @@ class _Run:
         free = np.where(self.first[lines], -np.inf, np.maximum(self.before[lines], came) + self.run[lines])
         self.free[lines] = free
         parts = (part[lines] for part in (self.keep, self.ready, self.until, self.cold))
-        self.started[lines] = np.round(_started(self.begin[lines], free, *parts), PRECISION)
+        started = np.where(
+            self.first[lines], self.begin[lines] + self.cold[lines], _started(self.begin[lines], free, *parts)
+        )
+        self.started[lines] = np.round(started, PRECISION)
 
     def _walk(self, lines: Ints) -> None:
         """One by one: as plain numbers, which for chains is quicker than arrays."""
@@ -194,8 +197,8 @@ class _Run:
             end = (before if before > came else came) + run
             gap = begin - end
             when = -_INF
-            if gap > keep and not ready <= gap <= until:
-                on_its_way = gap < ready and gap >= ready - cold and gap >= keep
+            if first or (gap > keep and not ready <= gap <= until):
+                on_its_way = not first and gap < ready and gap >= ready - cold and gap >= keep
                 when = came = end + ready if on_its_way else begin + cold
             free.append(end)
             started.append(when)
@@ -274,4 +277,3 @@ def _before(values: Floats, first: float) -> Floats:
 
 def _sum(trace: Trace, function: Ints, values: Floats) -> Floats:
     return np.bincount(function, values, trace.size)
-
