@@ -68,7 +68,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=220.0)
     options = parser.parse_args()
     draw = np.random.default_rng(1)
-    plan = {name: [at for at in moments if at < options.seconds] for name, moments in schedules(options.seconds, draw).items()}
+    plan = {
+        name: [at for at in moments if at < options.seconds]
+        for name, moments in schedules(options.seconds, draw).items()
+    }
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         environ = {"RELIGHT_WARM_CPU_SHARE": "0.25"}

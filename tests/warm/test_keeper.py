@@ -91,7 +91,8 @@ class Rig:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        settings = WarmSettings(mode=self.mode, **{"cold": 10.0, "objects": 0.0, "lease": 1e9, **self.settings})  # type: ignore[arg-type]
+        given = {"cold": 10.0, "objects": 0.0, "lease": 1e9, **self.settings}
+        settings = WarmSettings(mode=self.mode, **given)  # type: ignore[arg-type]
         self.keeper = Keeper(self.kube, self.source, settings, lambda url, event: self.pings.append((url, event)))
 
     def step(self, seconds: float = 1.0) -> bool:
@@ -268,7 +269,11 @@ CHANGES: list[tuple[str, dict[str, str], int | None, int | None, dict[str, str |
     ("a replica", {}, 1, None, {"min-scale": "1", USER: '{"min-scale": null, "scale-down-delay": null}'}),
     ("never less than the user has", {"min-scale": "3"}, 1, None, None),
     ("more than the user has", {"minScale": "1"}, 2, None,
-     {"min-scale": "2", "minScale": None, USER: '{"min-scale": "1", "scale-down-delay": null}'}),
+     {"min-scale": "2", USER: '{"min-scale": "1", "scale-down-delay": null}'}),
+    ("an old spelling is as good", {"minScale": "1"}, None, None, None),
+    ("back to the old spelling",
+     {"minScale": "1", "min-scale": "2", USER: '{"min-scale": "1", "scale-down-delay": null}'}, None, None,
+     {"min-scale": None, USER: None}),
     ("the user's own delay stands", {"scale-down-delay": "10m"}, None, 30, None),
     ("back", {"min-scale": "2", USER: '{"min-scale": "1", "scale-down-delay": null}'}, None, None,
      {"min-scale": "1", USER: None}),

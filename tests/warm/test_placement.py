@@ -92,7 +92,8 @@ def test_rules_by_the_hour(rule: str, moment: str, want: int | None) -> None:
 
 
 def test_of_several_rules_the_most_is_kept() -> None:
-    rules = offpeak.parse(f"{OFFICE}; between 12:00 and 13:00 Europe/Berlin: min 5\nbetween 09:00 and 18:00: max 3")
+    noon, most = "between 12:00 and 13:00 Europe/Berlin: min 5", "between 09:00 and 18:00: max 3"
+    rules = offpeak.parse(f"{OFFICE}; {noon}\n{most}")
     found = offpeak.bounds(rules, at("2026-01-05T12:30"))
     assert (found.min, found.max) == (5, None), "a max below a min does not count"
 
@@ -101,7 +102,8 @@ def test_every_wrong_rule_is_named() -> None:
     with pytest.raises(BadInput) as caught:
         offpeak.parse(
             "always: min 1; between 09:00 and 25:00: min 1; between 9:00 and 9:00: min 1;"
-            "between 1:00 and 2:00 Mars/Base: min 1; between 1:00 and 2:00 on fun: min 1; between 1:00 and 2:00: min 9999"
+            "between 1:00 and 2:00 Mars/Base: min 1; between 1:00 and 2:00 on fun: min 1;"
+            "between 1:00 and 2:00: min 9999"
         )
     text = str(caught.value)
     for part in ("rules[0]: expected such as", "rules[1]: expected a time", "rules[2]: expected an end",

@@ -130,8 +130,8 @@ def simulate(
     trace: Annotated[
         str,
         typer.Argument(
-            help="A CSV (function,minute,calls), a folder or CSV of the Azure Functions trace, or KIND:SEED to make one: "
-            "timer, diurnal, burst, drift, mixed."
+            help="A CSV (function,minute,calls), a folder or CSV of the Azure Functions trace, or KIND:SEED to make "
+            "one: timer, diurnal, burst, drift, mixed."
         ),
     ],
     policies: Annotated[
@@ -188,7 +188,8 @@ def simulate(
     if plot is not None:
         from relight.warm.plotting import draw
 
-        line = [policy("relight")(entries, Prices(idle_price, waiting_price * factor)) for factor in (0.1, 0.3, 1, 3, 10)]
+        dearer = [Prices(idle_price, waiting_price * factor) for factor in (0.1, 0.3, 1, 3, 10)]
+        line = [policy("relight")(entries, one) for one in dearer]
         points = {name: (one.gpu_seconds, one.percentile(75)) for name, one in outcomes.items() if name != "relight"}
         title = f"{found.name}: cold starts against idle time"
         draw(plot, title, {"relight": [(one.gpu_seconds, one.percentile(75)) for one in line]}, points)
@@ -276,7 +277,8 @@ def run(
     try:
         if os.environ.get("KUBERNETES_SERVICE_HOST") and kubeconfig is None:
             with Kube.in_cluster(home) as kube:
-                serve(kube, PrometheusSource(prometheus, fetch) if prometheus else FunctionSource(replicas(kube), fetch))
+                source: Source = FunctionSource(replicas(kube), fetch)
+                serve(kube, PrometheusSource(prometheus, fetch) if prometheus else source)
             return
         with connect(kubeconfig, context, None) as link:
             platform = link.target.platform or find_platform(Settings.from_environ().home)

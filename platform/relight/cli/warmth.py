@@ -17,7 +17,7 @@ def span(seconds: float) -> str:
     for limit, unit, name in ((120, 1, "s"), (7200, 60, "m"), (172800, 3600, "h")):
         if seconds < limit:
             value = seconds / unit
-            return f"{value:.0f}{name}" if value >= 10 or name == "s" else f"{value:.1f}{name}"
+            return f"{value:.0f}{name}" if value >= 10 or value == int(value) else f"{value:.1f}{name}"
     return f"{seconds / 86400:.1f}d"
 
 

@@ -94,8 +94,9 @@ class Kube:
         """A client with the pod's own account. BadInput: this is no pod, or it has no account."""
         from kubernetes import client, config
 
+        load: Callable[..., None] = config.load_incluster_config
         try:
-            config.load_incluster_config()
+            load()
         except config.ConfigException as error:
             raise BadInput(f"this is not a pod of a cluster with an account of its own: {error}") from error
         made = client.ApiClient()

@@ -51,9 +51,16 @@ def change(annotations: Mapping[str, str], min_scale: int | None, delay: int | N
         wanted[MIN_SCALE] = str(min_scale)
     if delay is not None and delay > 0 and own[DELAY] is None:
         wanted[DELAY] = f"{delay}s"
-    patch: dict[str, str | None] = {
-        f"{DOMAIN}/{name}": value for name, value in wanted.items() if annotations.get(f"{DOMAIN}/{name}") != value
-    }
+    if wanted == own and USER not in annotations:
+        return None
+    patch: dict[str, str | None] = {}
+    for name, value in wanted.items():
+        key = f"{DOMAIN}/{name}"
+        other = find({one: text for one, text in annotations.items() if one != key}, name)
+        if value == own[name] and other is not None and other[1] == value:
+            value = None  # the user's old spelling says it
+        if annotations.get(key) != value:
+            patch[key] = value
     marker = None if wanted == own else json.dumps(own)
     if annotations.get(USER) != marker:
         patch[USER] = marker

@@ -104,6 +104,7 @@ def unpack(text: str, row: int, times: IdleTimes) -> Function | None:
         counts = np.frombuffer(raw, np.float16).reshape(CLASSES, BINS)
         recent = np.array(found["recent"][-RECENT:], np.float32)
         bill = {name: value for name, value in found["bill"].items() if name in Bill.__slots__}
+        plan = {name: float("inf") if value is None else float(value) for name, value in found["plan"].items()}
         function = Function(
             row,
             share=float(found["share"]),
@@ -111,7 +112,9 @@ def unpack(text: str, row: int, times: IdleTimes) -> Function | None:
             cold=float(found["cold"]),
             bill=Bill(**bill),
             idle_since=found["idleSince"],
-            **{name: float("inf") if value is None else float(value) for name, value in found["plan"].items()},
+            keep=plan["keep"],
+            ready=plan["ready"],
+            until=plan["until"],
             gain=float(found["gain"]),
             reason=str(found["reason"]),
             min_scale=found["minScale"],

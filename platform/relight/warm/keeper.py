@@ -216,12 +216,15 @@ class Keeper:
     # Acting
 
     def _place(self) -> None:
+        """Who stays up for the next minute. Hot is who is called often, and whose cold starts cost more than idling."""
         wishes = []
+        costs = self._costs(self.functions.values())
+        pays = costs.penalty / MINUTE > costs.rate
         for key, deployed in self._deployed.items():
             function = self.functions[key]
             present = self._grants.get("/".join(key), Grant(0, "")).replicas
-            hot = wanted(function.peaks, deployed.target, present)
             calls = sum(peak > 0 for peak in function.peaks) / max(1, len(function.peaks))
+            hot = wanted(function.peaks, deployed.target, present) if pays[function.row] else 0
             wishes.append(
                 Wish(
                     "/".join(key),

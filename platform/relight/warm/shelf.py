@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+import numpy as np
+
 from relight.base.errors import NotFound
-from relight.decide.idletimes import IdleTimes
+from relight.decide.idletimes import FLEET_SHARE, IdleTimes
 from relight.net.kube import Kube
 from relight.warm.functions import Function, Key, pack, unpack
 
@@ -41,6 +43,7 @@ class Shelf:
                 log.warning("warm.forgotten function=%s: what was kept of it cannot be read", name)
                 continue
             functions[namespace, function] = found
+        times.fleet = np.minimum(times.counts.astype(np.float64), FLEET_SHARE).sum(axis=0) / max(len(times), 1)
         return functions, times
 
     def save(self, functions: Mapping[Key, Function], times: IdleTimes) -> None:
