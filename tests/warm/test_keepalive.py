@@ -68,7 +68,7 @@ def test_nothing_known_is_half_of_the_break_even() -> None:
 def test_short_idle_times_are_kept_through_and_long_ones_let_go() -> None:
     keep, ready, _ = plan(taught(*[1.0, 35.0, 5.0, 42.0] * 10))
     assert 42.0 <= keep < 70.0
-    assert np.isinf(ready)
+    assert np.isinf(ready), "a start is not worth it where one would be kept until it begins"
     draw = np.random.default_rng(1)
     keep, ready, _ = plan(taught(*draw.uniform(5000, 50000, 40)))
     assert keep == 0.0
@@ -97,7 +97,9 @@ MONEY: list[tuple[str, float, float, float, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("cold", "share", "waiting", "kept"), [row[1:] for row in MONEY], ids=[row[0] for row in MONEY])
+@pytest.mark.parametrize(
+    ("cold", "share", "waiting", "kept"), [row[1:] for row in MONEY], ids=[row[0] for row in MONEY]
+)
 def test_the_window_is_capped_by_cost(cold: float, share: float, waiting: float, kept: bool) -> None:
     draw = np.random.default_rng(3)
     times = taught(*draw.exponential(400.0, 60))

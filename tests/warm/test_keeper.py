@@ -6,7 +6,6 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from relight.wire.cloudevents import Event
 
 SERVING = "serving.knative.dev/v1"
 KEY = ("default", "bell")
-MODEL = '''
+MODEL = """
 import numpy as np
 from relight.sdk import Model, TensorSpec
 
@@ -38,7 +37,7 @@ class Bell(Model):
 
 def new():
     return Bell()
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +86,7 @@ class Rig:
     mode: str = "on"
     source: Scripted = field(default_factory=Scripted)
     pings: list[tuple[str, Event]] = field(default_factory=list)
-    now: float = 1_800_000_000.0
+    now: float = 1_700_000_000.0
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -221,7 +220,7 @@ def test_one_of_two_acts_until_its_lease_runs_out(kube: Kube) -> None:
 
 
 def test_what_one_that_died_has_left_is_taken_back(kube: Kube, platform: RunningPlatform) -> None:
-    rig = Rig(kube)
+    rig = Rig(kube, settings={"lease": 15.0})
     before = rig.annotations()
     kube.patch(SERVING, "Service", "bell", {"metadata": {"annotations": {"relight.dev/warm": "pin"}}}, "default")
     rig.step(61.0)
@@ -282,7 +281,9 @@ CHANGES: list[tuple[str, dict[str, str], int | None, int | None, dict[str, str |
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("has", "least", "delay", "want"), [row[1:] for row in CHANGES], ids=[row[0] for row in CHANGES])
+@pytest.mark.parametrize(
+    ("has", "least", "delay", "want"), [row[1:] for row in CHANGES], ids=[row[0] for row in CHANGES]
+)
 def test_changes_of_annotations(
     has: dict[str, str], least: int | None, delay: int | None, want: dict[str, str | None] | None
 ) -> None:

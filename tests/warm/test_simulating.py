@@ -68,7 +68,9 @@ def test_it_agrees_with_a_walk_call_by_call(kind: str, how: str) -> None:
         "short": Plan(3.0),
         "knative": Plan(65.0),
         "drawn": Plan(
-            draw.choice([0.0, 20.0, 200.0], size), np.where(draw.random(size) < 0.5, 300.0, np.inf), np.full(size, 400.0)
+            draw.choice([0.0, 20.0, 200.0], size),
+            np.where(draw.random(size) < 0.5, 300.0, np.inf),
+            np.full(size, 400.0),
         ),
     }[how]
     parts = [np.broadcast_to(part, size) for part in (plan.keep, plan.ready, plan.until)]

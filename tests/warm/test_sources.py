@@ -57,7 +57,7 @@ def test_prometheus() -> None:
 
 
 def test_the_functions_themselves_whose_counters_end_with_them() -> None:
-    pages = {"http://1": "relight_requests_total{code=\"200\"} 5.0\nrelight_requests_in_flight 1.0\n", "http://2": ""}
+    pages = {"http://1": 'relight_requests_total{code="200"} 5.0\nrelight_requests_in_flight 1.0\n', "http://2": ""}
     up = {"http://1": ("a", "f"), "http://2": ("a", "f")}
 
     def fetch(url: str, query: Mapping[str, str]) -> bytes:

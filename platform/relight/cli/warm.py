@@ -250,13 +250,13 @@ def run(
     what things cost. Of several only one acts: who holds the Lease.
     """
     from relight.base import logs
-    from relight.cli.state import find_platform
     from relight.base.settings import Settings
+    from relight.cli.state import find_platform
     from relight.net.kube import Kube
+    from relight.warm.pods import replicas
     from relight.warm.running import Running, fetch
     from relight.warm.settings import WarmSettings
     from relight.warm.sources import FunctionSource, PrometheusSource, RouterSource, Source
-    from relight.warm.pods import replicas
 
     settings = WarmSettings.from_environ(os.environ, mode="dry-run" if dry_run else "on", namespace=home)
     logs.configure(os.environ.get("RELIGHT_LOG_LEVEL") or "info")

@@ -169,10 +169,15 @@ def decide(times: IdleTimes, rows: Ints, costs: Costs) -> Plans:
         [worth(recent, found.keep[:, c], found.ready[:, c], found.until[:, c], costs) for c in range(CLASSES)], axis=1
     )
     timer = (stretch.gain[:, None] > learned) & (stretch.gain[:, None] > found.gain)
+    keep = np.where(timer, 0.0, found.keep)
+    ready = np.where(timer, stretch.ready[:, None], found.ready)
+    until = np.where(timer, stretch.until[:, None], found.until)
+    # A start that would begin before the replica goes is none: it is kept all the way.
+    joined = ready - costs.cold[:, None] <= keep
     return Plans(
-        np.where(timer, 0.0, found.keep),
-        np.where(timer, stretch.ready[:, None], found.ready),
-        np.where(timer, stretch.until[:, None], found.until),
+        np.where(joined, until, keep),
+        np.where(joined, np.inf, ready),
+        np.where(joined, np.inf, until),
         np.where(timer, stretch.gain[:, None], found.gain),
     )
 

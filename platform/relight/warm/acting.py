@@ -84,6 +84,7 @@ class Actor:
         patch = change(annotations, min_scale, delay)
         key = (meta["namespace"], meta["name"])
         if patch is None:
+            self._told.pop(key, None)
             return False
         if self._dry:
             if self._told.get(key) == (min_scale, delay):

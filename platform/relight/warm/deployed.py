@@ -125,7 +125,7 @@ def _rules(service: Mapping[str, Any], text: str) -> tuple[offpeak.Rule, ...]:
 
 
 def _target(annotations: Mapping[str, str], latest: list[dict[str, Any]]) -> float:
-    concurrency = int((latest[0]["spec"].get("containerConcurrency") or 0)) if latest else 0
+    concurrency = int(latest[0]["spec"].get("containerConcurrency") or 0) if latest else 0
     given = find(annotations, "target")
     try:
         target, _ = resolve_target(

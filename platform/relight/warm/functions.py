@@ -62,9 +62,9 @@ class Function:
     delay: int | None = None
     """What the policy asks for now; None: the user's own value."""
 
-    def minute_is_over(self) -> None:
-        """The peak of concurrency of another minute is known."""
-        self.peaks = [*self.peaks[-PEAKS + 1 :], self.peak]
+    def minutes_are_over(self, number: int) -> None:
+        """The peak of concurrency of the last minutes is known: it was one in the first of them."""
+        self.peaks = [*self.peaks, self.peak, *[0.0] * min(PEAKS, number - 1)][-PEAKS:]
         self.peak = 0.0
 
 

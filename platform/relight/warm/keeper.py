@@ -9,10 +9,10 @@ rules: min-scale. All of it goes back to the user's values where there is no mor
 from __future__ import annotations
 
 import logging
+import math
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 
@@ -78,9 +78,10 @@ class Keeper:
             self._list(now)
         self._observe(self._source.read(), now)
         if now - self._minute >= MINUTE:
+            passed = int(min(now - self._minute, 86400.0) // MINUTE) if math.isfinite(self._minute) else 1
             self._minute = now
             for function in self.functions.values():
-                function.minute_is_over()
+                function.minutes_are_over(passed)
             self._place()
         for key, deployed in self._deployed.items():
             try:
