@@ -77,7 +77,7 @@ def main() -> int:
         environ = {"RELIGHT_WARM_CPU_SHARE": "0.25"}
         with running_platform(folder / "home", environ=environ, arguments=("--warm", "on")) as platform:
             for name in plan:
-                platform.relight("new", "step", str(folder / name))
+                platform.relight("new", "step", name, str(folder / name))
                 (folder / name / "function" / "func.py").write_text(STEP.format(starting=STARTING))
                 patch = {"spec": {"template": {"metadata": {"annotations": {"autoscaling.knative.dev/window": "6s"}}}}}
                 (folder / name / "relight.yaml").write_text(json.dumps(patch))

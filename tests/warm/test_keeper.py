@@ -44,7 +44,7 @@ def new():
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPlatform]:
     folder = tmp_path_factory.mktemp("warm")
     with running_platform(folder / "home") as running:
-        running.relight("new", "step", str(folder / "bell"))
+        running.relight("new", "step", "bell", str(folder / "bell"))
         (folder / "bell" / "function" / "func.py").write_text(MODEL)
         running.relight("deploy", str(folder / "bell"))
         yield running

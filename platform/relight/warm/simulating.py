@@ -280,5 +280,5 @@ def _before(values: Floats, first: float) -> Floats:
 
 
 def _sum(trace: Trace, function: Ints, values: Floats) -> Floats:
-    found: Floats = np.bincount(function, values, trace.size)
+    found: Floats = np.bincount(function, values, trace.size).astype(np.float64)
     return found
