@@ -34,7 +34,7 @@ HELD = WINDOW + 2.0
 """From the last call to the end of a replica: the window, and the ticks until it is seen and acted on."""
 STARTING = 1.5
 """Seconds that the functions sleep while they load, so that a cold start is worth something."""
-STEP = '''
+STEP = """
 import time
 from relight.sdk import Step
 
@@ -47,7 +47,7 @@ class Sleeper(Step):
 
 def new():
     return Sleeper()
-'''
+"""
 
 
 def schedules(seconds: float, draw: np.random.Generator) -> dict[str, list[float]]:

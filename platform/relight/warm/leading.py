@@ -71,7 +71,7 @@ class Leadership:
             "leaseDurationSeconds": max(1, round(self._seconds)),
             "acquireTime": before["acquireTime"] if same and "acquireTime" in before else stamp(now),
             "renewTime": stamp(now),
-            "leaseTransitions": int(before.get("leaseTransitions") or 0) + (0 if same else 1),
+            "leaseTransitions": int(before.get("leaseTransitions") or 0) + (0 if same or not before else 1),
         }
 
 

@@ -12,6 +12,13 @@ from relight.wire.cloudevents import JSON, Event
 
 TYPE = "dev.relight.prewarm.v1"
 SOURCE = "/relight/warm"
+EXTENSION = "relightprewarm"
+"""``"true"`` makes an event of any type one: for sources that have a type of their own, such as PingSource."""
+
+
+def is_prewarm(event: Event) -> bool:
+    """Whether an event asks for nothing but to be ready."""
+    return event.type == TYPE or event.get(EXTENSION) == "true"
 
 
 def event(id_: str, function: str, reason: str, expected: str, model: str | None = None) -> Event:

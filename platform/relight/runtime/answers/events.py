@@ -52,7 +52,7 @@ def receive(engine: Engine, request: Request, parameters: Mapping[str, str]) -> 
         return _batch(engine, request, cloudevents.decode_batch(request.headers, request.body), once)
     if mode != "none":
         event = cloudevents.decode(request.headers, request.body)
-        if event.type == prewarm.TYPE:
+        if prewarm.is_prewarm(event):
             return _prewarmed(engine, event)
         return Waiting(_run(engine, request, event, once), as_is)
     if not isinstance(function, Step):
@@ -70,7 +70,7 @@ def _prewarmed(engine: Engine, event: Event) -> Response | Waiting:
     """A call is expected: 204 when there is nothing left to load. Nothing of the author's is run."""
     if isinstance(engine.function, Step):
         return Response(204)
-    data = event.json()
+    data = event.json() if event.type == prewarm.TYPE else None
     model = data.get("model") if isinstance(data, dict) else None
     return engine.models.use(model if isinstance(model, str) else None, None, lambda served: Response(204))
 
