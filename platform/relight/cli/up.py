@@ -122,9 +122,10 @@ def _start_warm(settings: Settings, status: dict[str, object], warm: WarmSetting
     mark = settings.home.path / WARM_MARK
     if warm is None or (warm.mode == "off" and not mark.exists()):
         return None
+    from relight.cli.fetching import fetch
     from relight.net.kube import Kube
     from relight.warm.acting import restore
-    from relight.warm.running import Running, fetch
+    from relight.warm.running import Running
     from relight.warm.sources import RouterSource
 
     if warm.mode == "off":

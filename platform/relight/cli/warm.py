@@ -250,11 +250,10 @@ def run(
     what things cost. Of several only one acts: who holds the Lease.
     """
     from relight.base import logs
-    from relight.base.settings import Settings
-    from relight.cli.state import find_platform
+    from relight.cli.fetching import fetch
     from relight.net.kube import Kube
     from relight.warm.pods import replicas
-    from relight.warm.running import Running, fetch
+    from relight.warm.running import Running
     from relight.warm.settings import WarmSettings
     from relight.warm.sources import FunctionSource, PrometheusSource, RouterSource, Source
 
@@ -281,11 +280,10 @@ def run(
                 serve(kube, PrometheusSource(prometheus, fetch) if prometheus else source)
             return
         with connect(kubeconfig, context, None) as link:
-            platform = link.target.platform or find_platform(Settings.from_environ().home)
             if prometheus:
                 serve(link.kube, PrometheusSource(prometheus, fetch))
-            elif platform is not None and link.target.platform is not None:
-                serve(link.kube, RouterSource(platform.functions, fetch))
+            elif link.target.platform is not None:
+                serve(link.kube, RouterSource(link.target.platform.functions, fetch))
             else:
                 raise BadInput("outside of a cluster the policy needs --prometheus URL, or local mode")
     finally:

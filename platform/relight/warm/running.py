@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
-from urllib.parse import urlencode
 
-from relight.base.errors import PlatformError, RelightError
+from relight.base.errors import RelightError
 from relight.net.kube import Kube
 from relight.warm.acting import restore
 from relight.warm.keeper import Keeper
@@ -19,29 +17,11 @@ from relight.wire.cloudevents import Event
 
 log = logging.getLogger("relight.warm")
 
-FETCH_TIMEOUT = 10.0
 PING_TIMEOUT = 120.0
 """Seconds; a pre-warm event is answered when the model is loaded."""
 MOST_PINGS = 32
 """Pre-warm events on their way at once; further ones are left out and told."""
 AFTER_FAILURE = 5.0
-
-
-def fetch(url: str, query: Mapping[str, str]) -> bytes:
-    """The body of a GET. PlatformError: no answer, or another status than 200."""
-    import urllib3
-
-    pool = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(FETCH_TIMEOUT))
-    try:
-        response = pool.request("GET", url + (f"?{urlencode(query)}" if query else ""))
-        body: bytes = response.data
-    except urllib3.exceptions.HTTPError as error:
-        raise PlatformError(f"{url} cannot be reached: {error}") from error
-    finally:
-        pool.clear()
-    if response.status != 200:
-        raise PlatformError(f"{url} answered {response.status}: {body[:200].decode('utf-8', 'replace')}")
-    return body
 
 
 class Pinger:

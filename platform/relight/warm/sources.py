@@ -6,16 +6,13 @@ long its cold starts took.
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from relight.base.errors import PlatformError
+from relight.net.prometheus import Fetch, instant
 
-Fetch = Callable[[str, Mapping[str, str]], bytes]
-"""GET of a URL with a query: the body. PlatformError: no answer, or none that helps."""
 Revision = tuple[str, str]
 """Namespace and name."""
 
@@ -91,26 +88,17 @@ class PrometheusSource:
     _LABELS = (("namespace_name", "revision_name"), ("namespace", "serving_knative_dev_revision"))
 
     def __init__(self, url: str, fetch: Fetch) -> None:
-        self._url = url.rstrip("/") + "/api/v1/query"
+        self._url = url
         self._fetch = fetch
 
     def read(self) -> Mapping[Revision, Reading]:
         found: dict[Revision, Reading] = {}
         for field, expression in self.QUERIES:
-            for labels, value in self._query(expression):
+            for labels, value in instant(self._url, expression, self._fetch):
                 for namespace, name in self._LABELS:
                     if namespace in labels and name in labels:
                         _add(found, (labels[namespace], labels[name]), field, value)
         return found
-
-    def _query(self, expression: str) -> Iterable[tuple[Mapping[str, str], float]]:
-        body = self._fetch(self._url, {"query": expression})
-        try:
-            answer: Any = json.loads(body)
-            found = [(one["metric"], float(one["value"][1])) for one in answer["data"]["result"]]
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise PlatformError(f"{self._url} did not answer as Prometheus does: {body[:200]!r}") from error
-        return [(labels, value) for labels, value in found if not math.isnan(value)]
 
 
 class FunctionSource:
