@@ -34,8 +34,10 @@ class Deployed:
 
     names: tuple[str, ...]
     """All its revisions."""
-    revisions: list[dict[str, Any]]
-    """The ready one that the traffic goes to, then others on which the policy has left something."""
+    latest: dict[str, Any] | None
+    """The revision that is ready and newest."""
+    left: list[dict[str, Any]]
+    """Others on which the policy has left something."""
     replicas: int
     """Up now, of all revisions."""
     url: str | None
@@ -79,7 +81,8 @@ def _deployed(service: Mapping[str, Any], revisions: list[dict[str, Any]], setti
     scaling = (latest[0]["metadata"].get("annotations") or {}) if latest else {}
     return Deployed(
         names=tuple(one["metadata"]["name"] for one in revisions),
-        revisions=[*latest, *left] if latest else [],
+        latest=latest[0] if latest else None,
+        left=left,
         replicas=sum(int((one.get("status") or {}).get("actualReplicas") or 0) for one in revisions),
         url=status.get("url"),
         share=share,

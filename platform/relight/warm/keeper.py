@@ -22,7 +22,7 @@ from relight.decide.idletimes import IdleTimes
 from relight.decide.keepalive import Costs
 from relight.decide.placement import Grant, Wish, place, wanted
 from relight.net.kube import Kube
-from relight.warm.acting import Actor
+from relight.warm.acting import Actor, restore
 from relight.warm.deployed import Deployed, read_deployed
 from relight.warm.functions import Function, Key
 from relight.warm.leading import Leadership
@@ -72,6 +72,8 @@ class Keeper:
             return False
         if not self._leading:
             self.functions, self.times = self._shelf.load()
+            if self._settings.mode == "dry-run":
+                restore(self._kube, "the warm policy runs dry")
             self._leading = True
             log.info("warm.leads functions=%d mode=%s", len(self.functions), self._settings.mode)
         if now - self._listed >= self._settings.objects:
@@ -101,7 +103,7 @@ class Keeper:
         self._shelf.save(self.functions, self.times)
         done = True
         for deployed in self._deployed.values():
-            for revision in deployed.revisions:
+            for revision in (*deployed.left, *([deployed.latest] if deployed.latest else ())):
                 try:
                     self._actor.give(revision, None, None, "WarmRestored", "the warm policy ends: the user's values")
                 except NotFound:
@@ -241,11 +243,11 @@ class Keeper:
 
     def _act(self, key: Key, deployed: Deployed, now: float) -> None:
         function = self.functions[key]
-        if not deployed.revisions:
-            return
-        latest, *old = deployed.revisions
-        for revision in old:
+        for revision in deployed.left:
             self._actor.give(revision, None, None, "WarmRestored", "another revision takes the traffic")
+        latest = deployed.latest
+        if latest is None:
+            return
         if deployed.banned:
             function.min_scale = function.delay = None
             self._actor.give(latest, None, None, "WarmRestored", "its owner wants no warm policy")

@@ -8,7 +8,6 @@ import time
 
 from relight.base.errors import RelightError
 from relight.net.kube import Kube
-from relight.warm.acting import restore
 from relight.warm.keeper import Keeper
 from relight.warm.settings import WarmSettings
 from relight.warm.sources import Source
@@ -55,7 +54,6 @@ class Running:
     """``start``, then ``stop``; in between looks are made, whatever fails."""
 
     def __init__(self, kube: Kube, source: Source, settings: WarmSettings) -> None:
-        self._kube = kube
         self._settings = settings
         self._keeper = Keeper(kube, source, settings, Pinger())
         self._ended = threading.Event()
@@ -65,13 +63,7 @@ class Running:
         self._thread.start()
 
     def run(self) -> None:
-        """Look until ``stop``. What a predecessor that died has left is taken back first."""
-        try:
-            left = restore(self._kube, "whoever had changed them is gone") if self._settings.mode != "dry-run" else []
-            if left:
-                log.info("warm.restored revisions=%s", ",".join(left))
-        except RelightError as error:
-            log.warning("warm.unrestored error=%s: it is done revision by revision", error)
+        """Look until ``stop``."""
         while not self._ended.is_set():
             pause = self._settings.interval
             try:
