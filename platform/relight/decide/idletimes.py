@@ -122,10 +122,11 @@ class IdleTimes:
     def chances(self, rows: Ints) -> Floats:
         """For some functions: how likely each bin is, by pace. ``[functions, CLASSES, BINS]``, each row sums to one.
 
-        What is known of a function counts by its samples; the fleet counts as ``FLEET_WEIGHT`` of them.
+        What is known of a function counts by its samples; the fleet counts as ``FLEET_WEIGHT`` of them, and of a fleet
+        that knows little itself, all bins are alike.
         """
         total = self.fleet.sum(axis=-1, keepdims=True)
-        fleet = np.where(total > 0, self.fleet / np.maximum(total, 1e-12), 1.0 / BINS)
+        fleet = (self.fleet + 1.0 / BINS) / (total + 1.0)
         own = self.counts[rows].astype(np.float64)
         number = own.sum(axis=-1, keepdims=True)
         found: Floats = (own + FLEET_WEIGHT * fleet) / (number + FLEET_WEIGHT)

@@ -130,6 +130,7 @@ class Keeper:
                     self.times.grow(max(row + 1, 2 * len(self.times)))
                 self.times.counts[row] = 0
                 self.times.recent[row] = np.nan
+                self._starts.pop(row, None)
                 function = self.functions[key] = Function(row, share=deployed.share, gpu=deployed.gpu)
                 found = keepalive.prior(self._costs([function]))
                 function.keep = float(found.keep[0, 0])
