@@ -1,7 +1,7 @@
 """The warm policy on a running platform, beside what the simulator says would happen.
 
-A platform of its own with the policy on, functions that are called as a trace of minutes is, a minute in a second: a
-timer, a burst, a steady stream, rare calls. What is counted is how many calls found no replica. The simulator gets the
+A platform of its own with the policy on, functions that are called as a trace of hours is, a minute in a second:
+timers, a burst, a steady stream, rare calls. What is counted is how many calls found no replica. The simulator gets the
 same calls at the moments at which they were sent, the cold starts that were measured, and the platform's own window.
 
     python benchmarks/warm_live.py             # about four minutes
@@ -82,7 +82,7 @@ def main() -> int:
                 patch = {"spec": {"template": {"metadata": {"annotations": {"autoscaling.knative.dev/window": "6s"}}}}}
                 (folder / name / "relight.yaml").write_text(json.dumps(patch))
                 platform.relight("deploy", str(folder / name))
-            time.sleep(2 * HELD)  # all are at zero: what is measured begins there
+            until_zero(platform.kubeconfig)
             sent = call(platform.functions, plan)
             with Kube.from_kubeconfig(platform.kubeconfig) as kube:
                 events = kube.list("v1", "Event", "default")["items"]
@@ -91,6 +91,16 @@ def main() -> int:
     off = abs(predicted - live) / max(live, 1)
     print(f"\ncold calls: {live} happened, {predicted} predicted: {100 * off:.0f} % off")
     return 0 if off <= 0.10 else 1
+
+
+def until_zero(kubeconfig: Path) -> None:
+    """Wait until no replica is left from the deployment: what is measured begins there."""
+    with Kube.from_kubeconfig(kubeconfig) as kube:
+        for _ in range(180):
+            if not kube.list("v1", "Pod", "default")["items"]:
+                return
+            time.sleep(1)
+    raise SystemExit("replicas are up three minutes after the deployment")
 
 
 def call(base: str, plan: dict[str, list[float]]) -> dict[str, list[tuple[float, float]]]:
@@ -128,20 +138,20 @@ def report(sent: dict[str, list[tuple[float, float]]], starts: list[dict[str, ob
     slow = STARTING / 2
     cold = np.array([np.median([took for _, took in calls if took > slow] or [STARTING]) for calls in sent.values()])
     rows = [(at, moment) for at, calls in enumerate(sent.values()) for moment, _ in calls]
-    # The simulator's minute is a second here: everything is sixty times as long, and so are the money's seconds.
+    # The moments are those of the calls, to the millisecond: parts of the simulator's minutes.
     trace = Trace(
         "live",
         names,
         np.array([at for at, _ in rows]),
-        np.array([moment for _, moment in rows]),
+        np.array([moment / 60 for _, moment in rows]),
         np.ones(len(rows), np.int64),
-        60 * cold,
-        np.full(len(names), 0.01 * 60),
+        cold,
+        np.full(len(names), 0.01),
         np.full(len(names), 0.25),
-        int(max(moment for _, moment in rows)) + 1,
+        int(max(moment for _, moment in rows) / 60) + 1,
         0,
     )
-    plan = policies.ours(Entries(trace), Prices(), epoch=2, floor=60 * HELD)
+    plan = policies.ours(Entries(trace), Prices(), epoch=1 / 60, floor=HELD)
     outcome = simulate(Entries(trace), plan)
     print(f"{'function':10s} calls  cold  predicted  start s")
     live = 0

@@ -53,7 +53,7 @@ def _fixed(seconds: float, entries: Entries, prices: Prices) -> Outcome:
     return simulate(entries, Plan(seconds))
 
 
-def ours(entries: Entries, prices: Prices, *, epoch: int = EPOCH, floor: float = 0.0) -> Plan:
+def ours(entries: Entries, prices: Prices, *, epoch: float = EPOCH, floor: float = 0.0) -> Plan:
     """relight's own: ``decide.keepalive``, with what it learns of each function and of all.
 
     ``epoch``: minutes between two rounds of learning. ``floor``: seconds that a platform keeps replicas anyway.
