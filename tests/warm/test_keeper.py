@@ -254,7 +254,9 @@ def test_a_function_takes_the_event_and_runs_nothing(platform: RunningPlatform) 
     with urllib.request.urlopen(request, timeout=30) as response:
         assert (response.status, response.read()) == (204, b"")
     # So does an event of another type that says so, whatever its data.
-    event = Event.of("dev.knative.sources.ping", "/p", b"\xff", id="2", datacontenttype="text/plain", relightprewarm="true")
+    event = Event.of(
+        "dev.knative.sources.ping", "/p", b"\xff", id="2", datacontenttype="text/plain", relightprewarm="true"
+    )
     headers, body = cloudevents.encode_binary(event)
     request = urllib.request.Request(f"{platform.functions}/default/bell", body, dict(headers), method="POST")
     with urllib.request.urlopen(request, timeout=30) as response:

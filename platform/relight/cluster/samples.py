@@ -13,7 +13,6 @@ _FAILED = ("5xx", "cut")
 _HANGUP = "hangup"
 
 
-
 class Samples(Protocol):
     """Where samples come from."""
 
