@@ -32,6 +32,8 @@ check-benchmarks: setup-dev
 	$(BIN)/python benchmarks/fetch.py --check
 	$(BIN)/python benchmarks/events.py --check
 	$(BIN)/python benchmarks/events_loss.py --check
+	$(BIN)/python benchmarks/scale.py --check
+	$(BIN)/python benchmarks/nothing_lost.py --check
 	$(BIN)/python benchmarks/warm_policy.py --check
 
 # A function's image is built from its folder alone: it gets relight as a wheel until relight is published.

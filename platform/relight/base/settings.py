@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from relight.base.errors import BadInput, Problem
+from relight.base.units import parse_amounts
 
 
 def default_home(environ: Mapping[str, str]) -> Path:
@@ -97,6 +98,10 @@ class Settings:
     """Router of functions. 0: a free port."""
     broker_port: int = 8081
     """Broker ingress. 0: a free port."""
+    resources: Mapping[str, int] = field(default_factory=dict)
+    """What the machine has, by resource, instead of what is found: thousandths of a core, bytes, pieces."""
+    limits: str = "auto"
+    """How memory and CPU limits are kept: ``auto``, control groups where they can be made; ``rlimit``, never those."""
     trace_decisions: Path | None = None
     """Where the autoscaler's decisions are written, as JSON lines; None: nowhere."""
     dead_letters: int = 10_000
@@ -141,6 +146,16 @@ class Settings:
                 problems.append(Problem(f"RELIGHT_{name.upper()}", f"expected a whole number above 0, got {raw!r}"))
                 continue
             values[name] = int(raw)
+        limits = str(environ.get("RELIGHT_LIMITS") or "auto")
+        if limits not in ("auto", "rlimit"):
+            problems.append(Problem("RELIGHT_LIMITS", f"expected auto or rlimit, got {limits!r}"))
+        values["limits"] = limits
+        try:
+            values["resources"] = parse_amounts(
+                str(overrides.pop("resources", "") or environ.get("RELIGHT_RESOURCES") or "")
+            )
+        except ValueError as error:
+            problems.append(Problem("RELIGHT_RESOURCES", str(error)))
         level = str(overrides.pop("log_level", None) or environ.get("RELIGHT_LOG_LEVEL") or "info").lower()
         if level not in ("debug", "info", "warning", "error"):
             problems.append(Problem("RELIGHT_LOG_LEVEL", f"expected debug, info, warning or error, got {level!r}"))

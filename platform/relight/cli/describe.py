@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from relight.cli.kube import connect
-from relight.cli.output import print_table
+from relight.cli.output import AnyFormat, print_table, print_value
 from relight.cli.tables import tree
 from relight.cli.target import Context, Kubeconfig, Namespace
 
@@ -19,6 +19,7 @@ _COLD_START = "relight.dev/cold-start"
 def command(
     kind: Annotated[str, typer.Argument(help="Such as ksvc, revision, trigger, broker, pod.")],
     name: Annotated[str, typer.Argument(help="The object.")],
+    output: Annotated[AnyFormat, typer.Option("-o", "--output", help="How to print.")] = "table",
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -32,7 +33,11 @@ def command(
         )
         uid = value["metadata"].get("uid")
         events = link.kube.list("v1", "Event", link.namespace)["items"]
-    print_description(value, [event for event in events if event.get("involvedObject", {}).get("uid") == uid])
+    events = [event for event in events if event.get("involvedObject", {}).get("uid") == uid]
+    if output == "table":
+        print_description(value, events)
+    else:
+        print_value({"object": value, "events": events}, output)
 
 
 def print_description(value: dict[str, Any], events: list[dict[str, Any]]) -> None:

@@ -46,6 +46,7 @@ COMMANDS = (
     Command("deploy", "relight.cli.deploy", "Deploy a function's folder and wait until it is ready.", _FUNCTIONS),
     Command("wheel", "relight.cli.wheel", "Lay relight's wheel into a function's folder.", _FUNCTIONS),
     Command("call", "relight.cli.call", "Call a function and print its answer.", _FUNCTIONS),
+    Command("open", "relight.cli.open", "Open a function's URL in the browser.", _FUNCTIONS),
     Command("logs", "relight.cli.logs", "Print what a function's replicas have logged.", _FUNCTIONS),
     Command("warm", "relight.cli.warm", "See what is kept warm, and why; simulate policies.", _FUNCTIONS),
     Command("cost", "relight.cli.cost", "Show what functions cost, busy, idle and cold.", _FUNCTIONS),

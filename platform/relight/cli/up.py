@@ -33,6 +33,14 @@ def command(
     api_port: Annotated[int | None, typer.Option(help="Kubernetes API (TLS); 0: a free port.")] = None,
     functions_port: Annotated[int | None, typer.Option(help="Function URLs; 0: a free port.")] = None,
     broker_port: Annotated[int | None, typer.Option(help="Broker ingress; 0: a free port.")] = None,
+    resources: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=QUANTITY,…",
+            help="What this machine has, instead of what is found, such as cpu=4,nvidia.com/gpu=2.",
+            show_default=False,
+        ),
+    ] = None,
     trace_decisions: Annotated[
         Path | None,
         typer.Option(
@@ -58,6 +66,7 @@ def command(
         api_port=api_port,
         functions_port=functions_port,
         broker_port=broker_port,
+        resources=resources,
         trace_decisions=trace_decisions.resolve() if trace_decisions else None,
         log_level=log_level,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -68,6 +69,8 @@ class Platform:
             "functions": base,
             "broker": f"http://{settings.host}:{broker_port}",
         }
+        # What is here now stays: it need not be walked through again at each collection, with every request waiting.
+        gc.freeze()
         kubeconfig.write(home.kubeconfig, self._addresses["api"], pki.ca, pki.token())
         _write(home.status, self.status())
         log.info("platform.ready %s", " ".join(f"{name}={address}" for name, address in self._addresses.items()))
@@ -80,6 +83,8 @@ class Platform:
             **self._addresses,
             "kubeconfig": str(self._home.kubeconfig),
             "repository": self._settings.repository,
+            "resources": dict(self._serving.machine.capacity.amounts) if self._serving else {},
+            "limits": self._serving.limiter.kind if self._serving else "",
         }
 
     async def failed(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from relight.base.errors import BadInput, Problem
@@ -107,6 +108,8 @@ class FunctionSettings:
         protocol = environ.get("RELIGHT_PROTOCOL") or "http"
         if protocol not in ("http", "grpc"):
             problems.append(Problem("RELIGHT_PROTOCOL", f"expected http or grpc, got {protocol!r}"))
+        elif protocol == "grpc" and find_spec("grpc") is None:
+            problems.append(Problem("RELIGHT_PROTOCOL", "grpc needs grpcio; install relight[grpc]"))
         settings = cls(
             name=environ.get("K_SERVICE") or None,
             namespace=environ.get("RELIGHT_NAMESPACE") or None,

@@ -210,7 +210,8 @@ class Shelf:
 def folders(path: Path) -> list[Path]:
     """The folders in a folder; none where that is not there."""
     try:
-        return [Path(item.path) for item in os.scandir(path) if item.is_dir(follow_symlinks=False)]
+        with os.scandir(path) as found:
+            return [Path(item.path) for item in found if item.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
 
@@ -219,8 +220,9 @@ def measure(folder: Path) -> int:
     """Bytes of all files below a folder; 0 where it is not there."""
     total = 0
     try:
-        for item in os.scandir(folder):
-            total += measure(Path(item.path)) if item.is_dir(follow_symlinks=False) else item.stat().st_size
+        with os.scandir(folder) as found:
+            for item in found:
+                total += measure(Path(item.path)) if item.is_dir(follow_symlinks=False) else item.stat().st_size
     except FileNotFoundError:
         return total
     return total

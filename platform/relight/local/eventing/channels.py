@@ -12,7 +12,7 @@ from relight.base.errors import BadInput
 from relight.decide.delivery import Retry
 from relight.local.eventing import statuses
 from relight.local.eventing.brokers import NOTHING
-from relight.local.eventing.naming import CHANNELS, Hub, hub_name
+from relight.local.eventing.naming import CHANNELS, Hub, hub_name, outgoing
 from relight.local.eventing.triggers import Subscription
 from relight.local.eventing.world import Object, Uids, World
 from relight.local.kube import kinds
@@ -20,7 +20,7 @@ from relight.local.kube.kinds import Kind
 
 
 class Channels:
-    kinds = CHANNELS
+    kinds = (kinds.CHANNEL, kinds.IN_MEMORY_CHANNEL)
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -84,7 +84,7 @@ class Subscriptions:
         kind = kinds.by_kind(api_version, kind_name)
         if kind is None or kind not in CHANNELS:
             return None, "", f"spec.channel: {api_version} {kind_name} is no channel here"
-        return self._world.store.get(kind, namespace, name), hub_name(kind, name), None
+        return self._world.store.get(kind, namespace, name), outgoing(kind, name), None
 
     async def _replies(self, obj: Object, retry: Retry, dead_letter: Mapping[str, Any] | None) -> Hub | None:
         reply = (obj.get("spec") or {}).get("reply")

@@ -14,7 +14,7 @@ from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError
 
 from relight.base.errors import BadInput, Forbidden, NotAllowed, NotFound, RelightError, TooLarge
 from relight.local.eventing.door import TARDY, Door, Post
-from relight.local.eventing.naming import CHANNELS, Hub
+from relight.local.eventing.naming import CHANNELS, SINKS, Hub
 from relight.wire import cloudevents
 from relight.wire.cloudevents import Event
 from relight.wire.http import Headers, Response
@@ -23,7 +23,7 @@ Publish = Callable[[Hub, list[Event], Headers], Awaitable[None]]
 
 MAX_BATCH = 1000
 """Events in one batch at most."""
-_CHANNEL_PATHS = frozenset(kind.plural for kind in CHANNELS)
+_PATHS = frozenset(kind.plural for kind in (*CHANNELS, *SINKS))
 _ALLOW = (("Allow", "POST, OPTIONS"),)
 _TEXT = (("Content-Type", "text/plain; charset=utf-8"),)
 _ACCEPTED = Response(202, _ALLOW)
@@ -133,14 +133,14 @@ async def _read(request: web.BaseRequest, limit: int) -> bytes | None:
 
 
 def _hub(path: str) -> Hub:
-    """The hub that a path addresses: ``/NAMESPACE/BROKER``, or ``/NAMESPACE/channels/NAME``."""
+    """The hub that a path addresses: ``/NAMESPACE/BROKER``, or ``/NAMESPACE/KIND/NAME`` of a channel or a sink."""
     if path in ("", "/"):
         raise NotFound("events are posted to /NAMESPACE/BROKER")
     parts = path.split("/")[1:]
     if all(parts):
         if len(parts) == 2:
             return parts[0], parts[1]
-        if len(parts) == 3 and parts[1] in _CHANNEL_PATHS:
+        if len(parts) == 3 and parts[1] in _PATHS:
             return parts[0], f"{parts[1]}/{parts[2]}"
     raise BadInput(f"{path!r} is not /NAMESPACE/BROKER"[:200])
 

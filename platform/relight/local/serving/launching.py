@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import socket
 import time
@@ -22,8 +23,10 @@ from relight.base.errors import Deadline, LoadFailed, PlatformError
 from relight.local.serving.types import Address, RevisionSpec
 from relight.net.listener import bind
 from relight.proc.child import Child
+from relight.proc.limiting import Group, Limiter
 from relight.proc.spawn import spawn
 from relight.proc.zygote import Zygote
+from relight.proc.zygote_main import POOLS
 
 log = logging.getLogger("relight.local.serving")
 
@@ -47,6 +50,14 @@ class Launched:
     control: socket.socket
     decided: float
     """When its start was decided, on the monotonic clock of the machine."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    group: Group = field(default_factory=Group)
+    """The limits on what it may use."""
+
+    def close(self) -> None:
+        """Its process has ended: let go of what was its."""
+        self.control.close()
+        self.group.close()
 
 
 @dataclass(frozen=True)
@@ -60,10 +71,11 @@ class Ready:
 class Launcher:
     """Starts replicas; keeps one zygote per set of preloaded modules."""
 
-    def __init__(self, environ: Mapping[str, str], logs: Path, backing: BackingServices) -> None:
+    def __init__(self, environ: Mapping[str, str], logs: Path, backing: BackingServices, limiter: Limiter) -> None:
         self._environ = dict(environ)
         self._logs = logs
         self._backing = backing
+        self._limiter = limiter
         self._zygotes: dict[tuple[str, ...], asyncio.Task[Zygote]] = {}
         self._stopping = False
 
@@ -87,32 +99,35 @@ class Launcher:
         log.info("zygote.ready modules=%s", ",".join(preload) or "-")
         return zygote
 
-    async def launch(self, spec: RevisionSpec, pod: str) -> Launched:
-        """Start a replica's process. PlatformError when the machine cannot."""
+    async def launch(self, spec: RevisionSpec, pod: str, granted: Mapping[str, str]) -> Launched:
+        """Start a replica's process. ``granted``: environment that says which GPUs are its own; the revision's own
+        environment wins. PlatformError when the machine cannot."""
         decided = time.monotonic()
-        env = {**self._environ, **spec.env}
+        env = {**self._environ, **granted, **_threads(spec.use.cpu), **spec.env}
         for name in spec.backing:
             env = {**(await self._backing.ensure(name)), **env}
         listener = bind("127.0.0.1", 0)
         ours, theirs = socket.socketpair()
+        group = self._limiter.group(spec.use.cpu, spec.use.memory)
         try:
             port = listener.getsockname()[1]
             env["PORT"] = str(port)
             payload: dict[str, Any] = {"source": spec.source, "env": env, "stamps": {"decided": decided}}
+            payload["limits"] = dict(group.payload)
             log_path = self.log_path(spec.key.namespace, pod)
             log_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             child = await self._child(spec, payload, [listener.fileno(), theirs.fileno()], log_path)
-        except OSError as error:
+        except BaseException as error:
             ours.close()
-            raise PlatformError(f"a replica of {spec.key} could not be started: {error}") from error
-        except BaseException:
-            ours.close()
+            group.close()
+            if isinstance(error, OSError):
+                raise PlatformError(f"a replica of {spec.key} could not be started: {error}") from error
             raise
         finally:
             listener.close()
             theirs.close()
         ours.setblocking(False)
-        return Launched(child, Address("127.0.0.1", port), ours, decided)
+        return Launched(child, Address("127.0.0.1", port), ours, decided, env, group)
 
     async def _child(self, spec: RevisionSpec, payload: dict[str, Any], fds: list[int], log_path: Path) -> Child:
         try:
@@ -135,6 +150,12 @@ class Launcher:
             if isinstance(result, Zygote):
                 await result.stop()
         self._zygotes.clear()
+        self._limiter.close()
+
+
+def _threads(cpu: float | None) -> dict[str, str]:
+    """As many threads for libraries as the CPU limit has cores: more would only take turns."""
+    return {} if cpu is None else dict.fromkeys(POOLS, str(max(1, math.ceil(cpu))))
 
 
 async def announcement(launched: Launched, *, on_line: Callable[[Mapping[str, Any]], None] | None = None) -> Ready:

@@ -17,9 +17,10 @@ from relight.local.kube.handling import LogOptions
 from relight.local.kube.store import ObjectStore
 from relight.local.serving import objects, podlogs
 from relight.local.serving.coldstarts import ColdStart, ColdStarts
+from relight.local.serving.exits import Exits
 from relight.local.serving.launching import Launcher
 from relight.local.serving.objects import rfc3339
-from relight.local.serving.replicas import Replica, State
+from relight.local.serving.replica import Replica, State
 from relight.local.serving.types import RevisionKey, RevisionSpec
 
 log = logging.getLogger("relight.local.serving")
@@ -31,9 +32,10 @@ LOGS_KEPT = 10
 class Pods:
     """Shows replicas as Pods. Told of every move; what it writes is never needed for a request, so it never raises."""
 
-    def __init__(self, store: ObjectStore, cold_starts: ColdStarts) -> None:
+    def __init__(self, store: ObjectStore, cold_starts: ColdStarts, exits: Exits) -> None:
         self._store = store
         self._cold_starts = cold_starts
+        self._exits = exits
         self._replicas: dict[tuple[RevisionKey, str], Replica] = {}
         self.launcher: Launcher | None = None
 
@@ -49,6 +51,7 @@ class Pods:
             self._replicas.pop((spec.key, replica.pod), None)
             self._remove(namespace, replica.pod)
             self._prune_logs(spec.key)
+            self._exits.record(self._store.get(kinds.REVISION, *spec.key), spec.key, replica)
             return
         if replica.state is State.DRAINING:
             self._store.delete(kinds.POD, namespace, replica.pod)  # its finalizer keeps it: it shows as terminating
@@ -58,15 +61,12 @@ class Pods:
             revision = self._store.get(kinds.REVISION, *spec.key)
             if revision is None or replica.launched is None or replica.state is State.DRAINING:
                 return
-            pod = self._store.create(kinds.POD, objects.pod_for(revision, replica.pod, replica.launched.address.port))
+            made = objects.pod_for(revision, replica.pod, replica.launched.address.port)
+            made["metadata"]["annotations"] = _told(spec, replica)
+            pod = self._store.create(kinds.POD, made)
         container = pod["spec"]["containers"][0]["name"]
         started = (pod.get("status") or {}).get("startTime") or rfc3339()
-        status = objects.pod_status(
-            "Running" if replica.state is not State.STARTING else "Pending",
-            container,
-            started,
-            ready=replica.state is State.READY,
-        )
+        status = objects.pod_status(container, started, ready=replica.serves)
         self._store.set_status(kinds.POD, namespace, replica.pod, status)
 
     def first_answer(self, key: RevisionKey, pod: str, total: float) -> None:
@@ -134,3 +134,13 @@ class Pods:
         for path in sorted(files, key=lambda one: one.stat().st_mtime)[:-LOGS_KEPT]:
             path.unlink(missing_ok=True)
             podlogs.notes_of(path).unlink(missing_ok=True)
+
+
+def _told(spec: RevisionSpec, replica: Replica) -> dict[str, str]:
+    """Annotations of a Pod: how its limits are kept, and which GPUs are its own."""
+    found: dict[str, str] = {}
+    if spec.use and replica.launched is not None:
+        found[objects.LIMITS] = replica.launched.group.kind
+    if replica.grant is not None and replica.grant.devices:
+        found[objects.DEVICES] = ",".join(replica.grant.devices)
+    return found

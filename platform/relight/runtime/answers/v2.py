@@ -107,9 +107,10 @@ def computing(served: Served, request: Request) -> Waiting:
 
 def _packed(request: Request, response: Response) -> Response:
     """The answer in the content coding that the caller asks for, where that is worth it."""
+    if request.form is not None or not compression.SMALLEST <= len(response.body) <= compression.LARGEST:
+        return response
     coding = compression.asked(request.headers.get("accept-encoding"))
-    size = len(response.body)
-    if coding is None or request.form is not None or not compression.SMALLEST <= size <= compression.LARGEST:
+    if coding is None:
         return response
     headers = (*response.headers, ("content-encoding", coding), ("vary", "accept-encoding"))
     return Response(response.status, headers, compression.compress(coding, response.body))
