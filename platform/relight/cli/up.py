@@ -71,9 +71,7 @@ def command(
         log_level=log_level,
     )
     logs.configure(settings.log_level)
-    from relight.warm.settings import WarmSettings
-
-    return serve(settings, ready_fd, WarmSettings.from_environ(os.environ, mode=warm))
+    return serve(settings, ready_fd, _warm_settings(warm))
 
 
 def serve(settings: Settings, ready_fd: int | None = None, warm: WarmSettings | None = None) -> int:
@@ -122,6 +120,16 @@ async def _serve(settings: Settings, ready_fd: int | None, warm: WarmSettings | 
         await platform.stop()
 
 
+def _warm_settings(asked: str | None) -> WarmSettings | None:
+    """What the warm policy is told; None: it is off. It counts with numpy, which nothing else here needs."""
+    mode = asked or os.environ.get("RELIGHT_WARM") or "off"
+    if mode == "off":
+        return None
+    from relight.warm.settings import WarmSettings
+
+    return WarmSettings.from_environ(os.environ, mode=mode)
+
+
 def _start_warm(settings: Settings, status: dict[str, object], warm: WarmSettings | None) -> Running | None:
     """The warm policy beside this platform, in a thread of its own; through the API, as on any cluster.
 
@@ -129,7 +137,7 @@ def _start_warm(settings: Settings, status: dict[str, object], warm: WarmSetting
     imported only where there is something to do.
     """
     mark = settings.home.path / WARM_MARK
-    if warm is None or (warm.mode == "off" and not mark.exists()):
+    if warm is None and not mark.exists():
         return None
     from relight.cli.fetching import fetch
     from relight.net.kube import Kube
@@ -137,7 +145,7 @@ def _start_warm(settings: Settings, status: dict[str, object], warm: WarmSetting
     from relight.warm.running import Running
     from relight.warm.sources import RouterSource
 
-    if warm.mode == "off":
+    if warm is None:
         with Kube.from_kubeconfig(settings.home.kubeconfig) as kube:
             restore(kube, "the warm policy is off")
         mark.unlink(missing_ok=True)
