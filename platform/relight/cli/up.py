@@ -100,7 +100,8 @@ async def _serve(settings: Settings, ready_fd: int | None, warm: WarmSettings | 
     try:
         await platform.start()
         status = platform.status()
-        policy = await asyncio.to_thread(_start_warm, settings, status, warm)
+        if warm is not None or (settings.home.path / WARM_MARK).exists():
+            policy = await asyncio.to_thread(_start_warm, settings, status, warm)
         if ready_fd is not None:
             os.write(ready_fd, json.dumps(status).encode() + b"\n")
             os.close(ready_fd)
@@ -133,12 +134,10 @@ def _warm_settings(asked: str | None) -> WarmSettings | None:
 def _start_warm(settings: Settings, status: dict[str, object], warm: WarmSettings | None) -> Running | None:
     """The warm policy beside this platform, in a thread of its own; through the API, as on any cluster.
 
-    Off, it takes back what one has left that was killed. The Kubernetes client takes half a second and 126 MB: it is
-    imported only where there is something to do.
+    Off, it takes back what one has left that was killed. The Kubernetes client takes half a second and 126 MB to import:
+    this is called only where there is something to do.
     """
     mark = settings.home.path / WARM_MARK
-    if warm is None and not mark.exists():
-        return None
     from relight.cli.fetching import fetch
     from relight.net.kube import Kube
     from relight.warm.acting import restore
@@ -151,7 +150,6 @@ def _start_warm(settings: Settings, status: dict[str, object], warm: WarmSetting
         mark.unlink(missing_ok=True)
         return None
     mark.touch()
-
     running = Running(
         Kube.from_kubeconfig(settings.home.kubeconfig), RouterSource(str(status["functions"]), fetch), warm
     )
