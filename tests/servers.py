@@ -143,5 +143,11 @@ def rabbitmq_server(folder: Path) -> Server:
 
 
 def end_names(server: Server) -> None:
-    """End the mapper of names that a RabbitMQ has started, once that has ended."""
-    subprocess.run(["epmd", "-kill"], env=os.environ | server.environment, stdout=subprocess.DEVNULL, check=False)
+    """End the mapper of names that a RabbitMQ has started. It refuses until it has seen that the node is gone."""
+    deadline = time.monotonic() + START
+    environment = os.environ | server.environment
+    while True:
+        ended = subprocess.run(["epmd", "-kill"], env=environment, capture_output=True, text=True, check=False)
+        if ended.returncode == 0 or time.monotonic() > deadline:
+            return
+        time.sleep(0.05)

@@ -14,8 +14,16 @@ import servers
 from relight.local.kube import kinds
 from relight.local.kube.kinds import Kind
 from relight.local.kube.store import ObjectStore
+from relight.wire.cloudevents import Event
 
-SECRET = "geheim"
+EVENT = Event(
+    "7",
+    "/ocr",
+    "page.read",
+    {"subject": "prüfung", "partitionkey": "p1", "datacontenttype": "application/json"},
+    b'{"text": "abc"}',
+)
+"""What is published."""
 _numbers = itertools.count()
 
 
@@ -55,6 +63,10 @@ class Broker:
         raise NotImplementedError
 
     async def send(self, *messages: Sent) -> None:
+        raise NotImplementedError
+
+    def address(self) -> str:
+        """The URL by which events are published there."""
         raise NotImplementedError
 
     async def open(self) -> int:
@@ -120,6 +132,9 @@ class RabbitMQ(Broker):
                 )
                 await exchange.publish(message, "some.key")
 
+    def address(self) -> str:
+        return f"{self.url}%2F?exchange={self.topic}&routing_key=read"
+
     async def open(self) -> int:
         """With a consumer that is given all there is, what is unacknowledged is not counted: it is counted after it."""
         import aio_pika
@@ -167,6 +182,9 @@ class Kafka(Broker):
                 await producer.send(self.topic, one.body, headers=headers)
             await producer.flush()
 
+    def address(self) -> str:
+        return f"kafka://{self.bootstrap}/{self.topic}"
+
     async def open(self) -> int:
         from aiokafka import AIOKafkaConsumer
         from aiokafka.admin import AIOKafkaAdminClient
@@ -193,13 +211,23 @@ class JetStream(Broker):
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.server.port}"
 
+    async def prepare(self) -> None:
+        """A channel's subject belongs to one stream: that of the test before has to go."""
+        await super().prepare()
+        import nats
+
+        connection = await nats.connect(self.url, allow_reconnect=False)
+        stream = connection.jetstream()
+        for one in await stream.streams_info():
+            await stream.delete_stream(str(one.config.name))
+        await connection.close()
+
     def objects(self, store: ObjectStore) -> None:
         settings = {"eventing-nats": f"url: {self.url}\n"}
         metadata = {"namespace": "knative-eventing", "name": "config-nats"}
         store.create(kinds.CONFIG_MAP, {"metadata": metadata, "data": settings})
 
     def spec(self, sink: dict[str, Any]) -> dict[str, Any]:
-        # Replicas are "sink"-less: a Subscription is made by the test.
         config = {"storage": "File", "maxAge": "1h", "additionalSubjects": [f"{self.topic}.*"]}
         return {"stream": {"overrideName": self.topic.upper(), "config": config}}
 
@@ -212,6 +240,9 @@ class JetStream(Broker):
             headers = {**one.headers, **({"content-type": one.content_type} if one.content_type else {})}
             await stream.publish(f"{self.topic}.scanned", one.body, headers=headers or None)
         await connection.close()
+
+    def address(self) -> str:
+        return f"{self.url}/{self.topic}.read"
 
     async def open(self) -> int:
         import nats

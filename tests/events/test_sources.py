@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from events import brokers
-from events.brokers import Broker, Sent
-from events.rig import Machine, Subscriber, run
+from events.brokers import EVENT, Broker, JetStream, RabbitMQ, Sent
+from events.rig import Machine, Subscriber, broker_program, run
 
+from events import brokers
+from relight.base.errors import NotReady
+from relight.local.eventing.sources.feeding import MOST_NOTED, RECENT, still_noted
 from relight.local.kube import kinds
 from relight.local.kube.store import ObjectStore
+from relight.net.publishing import urls
 
 NAME = {"namespace": "default", "name": "s"}
 
@@ -86,13 +88,41 @@ def test_messages_become_events(tmp_path: Path, broker: Broker) -> None:
             got = [one.event for one in await subscriber.until(3, "/s")]
             plain = next(one for one in got if one.type == broker.type)
             assert plain.json() == {"n": 6}
-            assert plain.source.startswith("/apis/v1/namespaces/default/") and broker.topic in plain.source
+            assert plain.source.startswith("/apis/v1/namespaces/default/")
+            assert broker.topic in plain.source
             binary = next(one for one in got if one.id == "7")
             assert (binary.data, binary.source, binary.get("subject")) == (b"\x00\xff", "/scanner", "p1")
             assert next(one for one in got if one.id == "8").json() == {"n": 8}
             await broker.drained()
             await machine.settled()
             assert len(subscriber.received) == 3
+
+    run(story())
+
+
+def test_events_that_are_published_come_back_as_they_were(tmp_path: Path, broker: Broker) -> None:
+    """The other way round: what ``sdk.EventPublisher`` uses, each event confirmed by the broker."""
+
+    async def story() -> None:
+        async with Machine(tmp_path).up() as machine, Subscriber().listening() as subscriber:
+            await reading(broker, machine, f"{subscriber.url}/s")
+            publisher = urls.publisher(broker.address())
+            await publisher.publish(EVENT)
+            (got,) = await subscriber.until(1, "/s")
+            back = got.event
+            assert (back.id, back.source, back.type, back.data) == (EVENT.id, EVENT.source, EVENT.type, EVENT.data)
+            assert {name: back.get(name) for name in EVENT.attributes} == EVENT.attributes
+            if isinstance(broker, JetStream):
+                # The stream knows it by its id.
+                await publisher.publish(EVENT)
+                await publisher.publish(EVENT.replace(id="8"))
+                assert [one.event.id for one in await subscriber.until(2, "/s")] == ["7", "8"]
+            await publisher.close()
+            if isinstance(broker, RabbitMQ):
+                lost = urls.publisher(f"{broker.url}%2F?routing_key=nobody")
+                with pytest.raises(NotReady, match="NO_ROUTE"):
+                    await lost.publish(EVENT)
+                await lost.close()
 
     run(story())
 
@@ -151,17 +181,7 @@ def test_resumes_after_kill_9(tmp_path: Path, broker: Broker) -> None:
             subscriber.answers["/s"] = lambda got: web.Response(status=202)
             sent: set[int] = set()
             for round_ in range(3):
-                program = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    str(Path(__file__).with_name("broker_process.py")),
-                    str(tmp_path),
-                    subscriber.url,
-                    f"{broker.kind.kind}/s",
-                    stdout=asyncio.subprocess.PIPE,
-                )
-                try:
-                    assert program.stdout is not None
-                    await program.stdout.readline()
+                async with broker_program(tmp_path, subscriber.url, f"{broker.kind.kind}/s"):
                     fresh = range(round_ * 150, round_ * 150 + 150)
                     sent |= set(fresh)
                     await broker.send(*numbered(*fresh))
@@ -171,9 +191,6 @@ def test_resumes_after_kill_9(tmp_path: Path, broker: Broker) -> None:
                         while not {one.event.json()["n"] for one in subscriber.received} >= sent:
                             await subscriber.until(len(subscriber.received) + 1, "/s")
                         await broker.drained()
-                finally:
-                    program.kill()
-                    await program.wait()
             # What was on its way at a kill may have come once more, from the log; but each message entered it once.
             events = {one.event.id: one.event.json()["n"] for one in subscriber.received}
             database = sqlite3.connect(tmp_path / "events.db")
@@ -202,3 +219,18 @@ def test_how_far_behind_a_source_is(tmp_path: Path, broker: Broker, monkeypatch:
                 await asyncio.sleep(0.05)
 
     run(story())
+
+
+MARKS = [f"m{number}" for number in range(RECENT + 50)]
+MANY = [f"n{number}" for number in range(MOST_NOTED + 5)]
+STILL = [
+    pytest.param(MARKS, set(), MARKS, id="nothing-is-acknowledged"),
+    pytest.param(MARKS, set(MARKS), MARKS[50:], id="the-last-of-what-was"),
+    pytest.param(["old", *MARKS], set(MARKS), ["old", *MARKS[50:]], id="what-was-not-stays"),
+    pytest.param(MANY, set(), MANY[5:], id="bound"),
+]
+
+
+@pytest.mark.parametrize(("noted", "confirmed", "kept"), STILL)
+def test_what_stays_noted(noted: list[str], confirmed: set[str], kept: list[str]) -> None:
+    assert still_noted(noted, confirmed) == kept

@@ -141,7 +141,7 @@ def test_names_that_are_refused(repository: Repository, weights: Path, name: str
     "uri", ["s3:///models", "s3://bucket/m?x=1", "models", "file:models", "http://host/models", ""]
 )
 def test_repositories_that_cannot_be_opened(uri: str) -> None:
-    with pytest.raises(BadInput, match="supported are folders, file:///absolute/path, and s3://bucket/prefix"):
+    with pytest.raises(BadInput, match="supported are /absolute/path, file:///absolute/path, and s3://bucket/prefix"):
         Repository.open(uri)
 
 

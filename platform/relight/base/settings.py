@@ -98,6 +98,8 @@ class Settings:
     """Router of functions. 0: a free port."""
     broker_port: int = 8081
     """Broker ingress. 0: a free port."""
+    strict: bool = False
+    """Eventing behaves as Knative does, also where that is less kind to functions."""
     resources: Mapping[str, int] = field(default_factory=dict)
     """What the machine has, by resource, instead of what is found: thousandths of a core, bytes, pieces."""
     limits: str = "auto"
@@ -138,6 +140,10 @@ class Settings:
                 problems.append(Problem(f"RELIGHT_{name.upper()}", f"expected a port from 0 to 65535, got {raw!r}"))
                 continue
             values[name] = int(str(raw))
+        strict = environ.get("RELIGHT_STRICT", "").lower()
+        if strict not in ("", "0", "1", "false", "true"):
+            problems.append(Problem("RELIGHT_STRICT", f"expected true or false, got {strict!r}"))
+        values["strict"] = strict in ("1", "true")
         for name in ("dead_letters", "dead_letter_days", "event_history"):
             raw = environ.get(f"RELIGHT_{name.upper()}")
             if not raw:

@@ -59,7 +59,14 @@ class Platform:
         self._serving = Serving(settings, self._store, self._backing, recorder, self._registry, self._tasks, base)
         pki = tls.ensure(home.pki)
         limits = Limits(settings.dead_letters, settings.dead_letter_days * 86400.0, settings.event_history)
-        self._eventing = Eventing(self._store, home.events, limits=limits, token=pki.token(), schemas=settings.schemas)
+        self._eventing = Eventing(
+            self._store,
+            home.events,
+            strict=settings.strict,
+            limits=limits,
+            token=pki.token(),
+            schemas=settings.schemas,
+        )
         broker_port = await self._eventing.start(settings.host, settings.broker_port)
         await self._serving.start(functions)
         self._api = ApiServer(self._store, pki, pod_logs=self._serving.pods.read_log)

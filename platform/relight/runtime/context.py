@@ -46,6 +46,8 @@ class FunctionSettings:
     """For weights that are stored encrypted."""
     dedup_ttl: int = DEDUP_TTL
     """Seconds that an event's answer is kept for whoever sends the event again."""
+    dedup_redis: str | None = None
+    """URL of a Redis in which the replicas share those answers; None: each replica knows its own."""
     max_body: int = MAX_BODY
     queue_limit: int = QUEUE_LIMIT
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
@@ -135,6 +137,7 @@ class FunctionSettings:
             cache_limit=limit(),
             keys=keys(),
             dedup_ttl=number("RELIGHT_DEDUP_SECONDS", DEDUP_TTL) or DEDUP_TTL,
+            dedup_redis=environ.get("RELIGHT_DEDUP_REDIS") or None,
             max_body=number("RELIGHT_MAX_BODY_BYTES", MAX_BODY) or MAX_BODY,
             queue_limit=number("RELIGHT_QUEUE_LIMIT", QUEUE_LIMIT) or QUEUE_LIMIT,
             default_max_batch_size=number("RELIGHT_DEFAULT_MAX_BATCH_SIZE", None) or DEFAULT_MAX_BATCH_SIZE,
@@ -149,6 +152,10 @@ class FunctionSettings:
         if problems:
             raise BadInput.of(problems)
         return settings
+
+
+def unexported(name: str, help_text: str, value: float) -> None:
+    """A gauge where nobody reads metrics."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +182,8 @@ class FunctionContext:
     """What the repository has of the model beside its versions, such as its configuration."""
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
     """Rows of a batch for a model that can batch and has no configuration."""
+    gauge: Callable[[str, str, float], None] = unexported
+    """Export a figure of the function's own at ``/metrics``: its name, what it says, its value now."""
 
 
 def _own_functions(text: str) -> dict[str, str]:

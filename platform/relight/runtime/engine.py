@@ -20,6 +20,7 @@ from relight.runtime.metrics import Metrics
 from relight.runtime.model import Model
 from relight.runtime.modelserver import ModelServer
 from relight.runtime.pending import Pending, Waiting
+from relight.runtime.shareddedup import Answers, SharedDedup
 from relight.runtime.step import Step
 from relight.runtime.timeline import Timeline
 from relight.runtime.workers import RETRY_AFTER, Workers
@@ -49,7 +50,7 @@ class Engine:
         self.lifecycle = Lifecycle()
         self.timeline = timeline or Timeline()
         self.metrics = Metrics(self._queued)
-        self.dedup = Dedup(settings.dedup_ttl, on_replay=self.metrics.replayed.inc)
+        self.dedup: Dedup | SharedDedup = Dedup(settings.dedup_ttl, on_replay=self.metrics.replayed.inc)
         self._source = source
         self._function: Function | None = None
         self._models: Catalogue | None = None
@@ -83,6 +84,8 @@ class Engine:
         for part in (self._forwarding, self._models, self._workers, self._behind):
             if part is not None:
                 part.stop(STOP_TIMEOUT)
+        if isinstance(self.dedup, SharedDedup):
+            self.dedup.stop(STOP_TIMEOUT)
         if self._function is not None and not isinstance(self._function, Model):
             self._unload(self._function)
 
@@ -102,7 +105,8 @@ class Engine:
 
     def _load(self) -> None:
         try:
-            function = loader.load(self._source, self.settings, self.timeline, self._report)
+            function = loader.load(self._source, self.settings, self.timeline, self._report, self.metrics.gauge)
+            self._share_answers(function)
         except BaseException as error:  # sys.exit in an author's code included: it must not pass for a clean end.
             reason = f"{self.timeline.current} failed: {_last_line(error)}"
             if self.lifecycle.state is not State.LOADING:
@@ -131,6 +135,13 @@ class Engine:
             log.info("load.done %s", " ".join(f"{k}={v:.3f}" for k, v in self.timeline.phases.items()))
         else:
             self._unload(function)
+
+    def _share_answers(self, function: Function) -> None:
+        """Where replicas are to know of each other's answers, look them up in Redis from now on."""
+        url, memory = self.settings.dedup_redis, self.dedup
+        if url is not None and isinstance(memory, Dedup):
+            answers = Answers(url, function.context.source, self.settings.dedup_ttl)
+            self.dedup = SharedDedup(memory, answers, on_replay=self.metrics.replayed.inc)
 
     def _watch(self, residents: Residents) -> None:
         self._behind = residents

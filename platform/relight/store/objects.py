@@ -84,8 +84,12 @@ class Objects(Protocol):
 
 
 def open_objects(uri: str) -> Objects:
-    """The driver for a URI. Nothing is read yet, and no driver's library is imported."""
+    """The driver for a URI or an absolute path. Nothing is read yet, and no driver's library is imported."""
     parts = urlsplit(uri)
+    if uri.startswith("/"):
+        from relight.store.files import Files
+
+        return Files(uri)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
         from relight.store.files import Files
 
@@ -95,7 +99,7 @@ def open_objects(uri: str) -> Objects:
 
         return S3(parts.netloc, parts.path.strip("/"))
     raise BadInput(
-        f"{uri!r} cannot be opened as a model repository: supported are folders, file:///absolute/path, and "
+        f"{uri!r} cannot be opened as a model repository: supported are /absolute/path, file:///absolute/path, and "
         "s3://bucket/prefix"
     )
 

@@ -14,16 +14,13 @@ from relight.local.eventing import statuses
 from relight.local.eventing.brokers import NOTHING
 from relight.local.eventing.naming import CHANNELS, Hub, hub_name, outgoing
 from relight.local.eventing.triggers import Subscription
-from relight.local.eventing.world import Object, Uids, World
+from relight.local.eventing.world import Follower, Object
 from relight.local.kube import kinds
 from relight.local.kube.kinds import Kind
 
 
-class Channels:
+class Channels(Follower):
     kinds = (kinds.CHANNEL, kinds.IN_MEMORY_CHANNEL)
-
-    def __init__(self, world: World) -> None:
-        self._world = world
 
     async def look(self, kind: Kind, namespace: str, name: str, obj: Object | None) -> None:
         world, hub = self._world, (namespace, hub_name(kind, name))
@@ -35,16 +32,9 @@ class Channels:
         status = statuses.of_channel(obj, world.hub_url(*hub), world.address(namespace, sink), world.stamp())
         world.store.set_status(kind, namespace, name, status)
 
-    async def stop(self) -> None:
-        """Nothing goes on by itself."""
 
-
-class Subscriptions:
+class Subscriptions(Follower):
     kinds = (kinds.SUBSCRIPTION,)
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._uids = Uids()
 
     async def look(self, kind: Kind, namespace: str, name: str, obj: Object | None) -> None:
         world = self._world
@@ -93,6 +83,3 @@ class Subscriptions:
             return None
         name = f"{metadata['name']} (reply)"
         return await self._world.outlets.open(metadata["uid"], metadata["namespace"], name, reply, retry, dead_letter)
-
-    async def stop(self) -> None:
-        """Nothing goes on by itself."""

@@ -91,7 +91,7 @@ class Eventing:
             now=now,
         )
         self._ingress = Ingress(
-            self.dispatcher.publish_all,
+            self.dispatcher.publish_then,
             event_limit,
             inspect=Inspection(self.log, table, self.dispatcher, token).answer,
             refused=lambda status: self.dispatcher.metrics.count("refused", str(status)),

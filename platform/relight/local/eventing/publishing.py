@@ -44,11 +44,18 @@ class Departures:
         if known is not None and known[:2] != (hub, settings):
             await self._close(uid)
             known = None
-        uri = sink_uri(*hub)
         if known is None:
             publisher = make()
             self._open[uid] = (hub, settings, publisher)
-            self._sender.publish_to(uri, publisher.publish)
+            self._sender.publish_to(sink_uri(*hub), publisher.publish)
+        await self._take(uid, name, hub)
+
+    async def pause(self, uid: str, name: str, hub: Hub) -> None:
+        """The object's settings are wrong for now: what is there waits, and more is taken."""
+        await self._close(uid)
+        await self._take(uid, name, hub)
+
+    async def _take(self, uid: str, name: str, hub: Hub) -> None:
         await self._dispatcher.update(
             Subscription(
                 _lane(uid),
@@ -57,17 +64,13 @@ class Departures:
                 hub[1],
                 ALL,
                 retry=PATIENCE,
-                subscriber={"uri": uri},
+                subscriber={"uri": sink_uri(*hub)},
                 concurrency=CONCURRENCY,
                 ordering_key="partitionkey",
                 keyless="free",
             )
         )
         self._table.add_hub(hub)
-
-    async def pause(self, uid: str) -> None:
-        """The object's settings are wrong for now: what is there waits, and more is taken."""
-        await self._close(uid)
 
     async def close(self, uid: str, hub: Hub) -> None:
         """The object is gone, and what was on its way with it."""

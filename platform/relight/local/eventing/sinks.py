@@ -50,18 +50,19 @@ class Sinks:
         if obj is None:
             return
         uid, problem = obj["metadata"]["uid"], None
+        title = f"{name} ({kind.kind})"
         try:
             target = _TARGETS[kind](obj.get("spec") or {}, StoredSecrets(world.store, namespace))
             await self._departures.open(
                 uid,
-                f"{name} ({kind.kind})",
+                title,
                 hub,
                 target.settings,
                 lambda: Publisher(target.link, target.where),
             )
         except BadInput as error:
             problem = error.message
-            await self._departures.pause(uid)
+            await self._departures.pause(uid, title, hub)
         status = statuses.of_sink(obj, world.hub_url(*hub), problem, world.stamp())
         world.store.set_status(kind, namespace, name, status)
 

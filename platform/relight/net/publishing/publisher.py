@@ -34,7 +34,7 @@ class Publisher:
     def __init__(self, make: Callable[[], Link], where: str, timeout: float = TIMEOUT) -> None:
         self.where = where
         self._make = make
-        self._timeout = timeout
+        self.timeout = timeout
         self._link: Link | None = None
         self._opening = asyncio.Lock()
 
@@ -42,14 +42,14 @@ class Publisher:
         """Returns once the broker has the event. NotReady while it cannot be reached, BadInput if it is refused."""
         link: Link | None = None
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self.timeout):
                 link = await self._opened()
                 await link.send(event)
         except RelightError:
             raise
         except TimeoutError as error:
             await self._drop(link)
-            raise NotReady(f"{self.where} did not answer within {self._timeout:g} s", retry_after=1.0) from error
+            raise NotReady(f"{self.where} did not answer within {self.timeout:g} s", retry_after=1.0) from error
         except Exception as error:
             await self._drop(link)
             raise NotReady(f"{self.where}: {type(error).__name__}: {error}"[:300], retry_after=1.0) from error

@@ -25,6 +25,9 @@ log = logging.getLogger("relight.eventing")
 
 BATCH = 100
 """Records that are read, written down and acknowledged together at most."""
+RECENT = 2 * BATCH
+"""Marks of acknowledged records that stay noted."""
+MOST_NOTED = 20 * BATCH
 FIRST_PAUSE = 0.2
 LAST_PAUSE = 30.0
 """Seconds between two attempts to reach a broker: doubled with each failure in a row."""
@@ -137,11 +140,12 @@ class Feeders:
 
         while True:
             feed = make()
+            confirmed: set[str] = set()
             try:
                 await feed.open()
                 tell(Condition("Deployed", "True"))
                 while True:
-                    await self._one_batch(feed, line)
+                    await self._one_batch(feed, line, confirmed)
                     failures = 0
                     if feed.lag is not None:
                         self._lags[line.uid] = ((line.namespace, line.name), feed.lag)
@@ -162,22 +166,27 @@ class Feeders:
             finally:
                 await _close(feed)
 
-    async def _one_batch(self, feed: Feed, line: Line) -> None:
-        """Read, write down, acknowledge: in this order, whatever happens in between."""
+    async def _one_batch(self, feed: Feed, line: Line, confirmed: set[str]) -> None:
+        """Read, write down, acknowledge: in this order, whatever happens in between.
+
+        ``confirmed``: the marks that were acknowledged since the connection was made.
+        """
         records = await feed.read()
         if not records:
             return
-        noted = set(json.loads(await self._world.log.cursor(_cursor(line.uid)) or "[]"))
-        fresh = [record for record in records if not (record.again and record.mark in noted)]
+        noted = json.loads(await self._world.log.cursor(_cursor(line.uid)) or "[]")
+        known = set(noted)
+        fresh = [record for record in records if not (record.again and record.mark in known)]
         if fresh:
-            # Those that are known already stay known: they are acknowledged together with the fresh ones.
-            known = [record.mark for record in records if record.again and record.mark in noted]
-            await self._take(fresh, line, known)
+            kept = still_noted(noted, confirmed)
+            confirmed.intersection_update(kept)
+            await self._take(fresh, line, kept)
         await feed.acknowledge(records)
+        confirmed.update(record.mark for record in records)
 
-    async def _take(self, records: Sequence[Record], line: Line, known: list[str]) -> None:
-        """Write records down, together with the note of their marks and of the ``known`` ones."""
-        cursor = (_cursor(line.uid), json.dumps([*known, *(record.mark for record in records)]))
+    async def _take(self, records: Sequence[Record], line: Line, noted: list[str]) -> None:
+        """Write records down, together with their marks, behind those that are ``noted`` already."""
+        cursor = (_cursor(line.uid), json.dumps([*noted, *(record.mark for record in records)]))
         own = (line.hub[0], f"outlets/{line.uid}")
         good = [_with(record.event, line.extensions) for record in records if not record.poison]
         bad = [(record.event, record.poison) for record in records if record.poison]
@@ -193,12 +202,28 @@ class Feeders:
             except RelightError as error:
                 if len(records) == 1:
                     poisoned = Record(records[0].mark, records[0].event, error.message)
-                    await self._take([poisoned], line, known)
+                    await self._take([poisoned], line, noted)
                     return
                 # One of them is not taken: find out which.
                 for place, record in enumerate(records):
-                    await self._take([record], line, [*known, *(one.mark for one in records[:place])])
+                    await self._take([record], line, [*noted, *(one.mark for one in records[:place])])
                 return
+
+
+def still_noted(noted: Sequence[str], confirmed: set[str]) -> list[str]:
+    """The marks that stay noted, oldest first: what may come once more.
+
+    That is whatever was not acknowledged, as after a kill: a broker may hand out newer records before it hands out those
+    again. And the last of what was: a broker that ends badly may have forgotten that.
+    """
+    old = max(0, sum(mark in confirmed for mark in noted) - RECENT)
+    kept = []
+    for mark in noted:
+        if old and mark in confirmed:
+            old -= 1
+        else:
+            kept.append(mark)
+    return kept[-MOST_NOTED:]
 
 
 async def _close(feed: Feed) -> None:

@@ -57,10 +57,11 @@ class Sources:
         uid, spec = obj["metadata"]["uid"], obj.get("spec") or {}
         problem: str | None = None
         attributes: Sequence[tuple[str, str]] = ()
+        # Whatever else is wrong: what was taken before goes on to where it was to go.
+        hub = await world.outlets.open(uid, namespace, f"{name} ({kind.kind})", spec.get("sink") or {})
         try:
             plan = source.plan(obj, StoredSecrets(world.store, namespace))
             attributes = plan.attributes
-            hub = await world.outlets.open(uid, namespace, f"{name} ({kind.kind})", spec.get("sink") or {})
             line = Line(uid, namespace, name, plan.settings, hub, plan.extensions)
             told = plan.attributes
             await self._feeders.run(
