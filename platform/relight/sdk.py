@@ -16,7 +16,7 @@ from relight.base.errors import (
     Unsupported,
 )
 from relight.decide.batching import BatchingSettings, QueuePolicy
-from relight.runtime.calls import CurrentRequest, current_request
+from relight.runtime.calls import CurrentRequest, current_request, headers_onward
 from relight.runtime.context import FunctionContext
 from relight.runtime.model import EmbeddingsMap, Model
 from relight.runtime.modelserver import ModelServer
@@ -54,4 +54,5 @@ __all__ = [
     "Unprocessable",
     "Unsupported",
     "current_request",
+    "headers_onward",
 ]

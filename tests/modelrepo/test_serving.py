@@ -436,3 +436,9 @@ def test_every_host_opens_the_door(host: str, repository: Path, tmp_path: Path) 
             thread.join()
         assert answers == [200] * 4, "one load, and all who waited are answered"
         assert program.stop() == 0
+
+
+def test_a_repository_may_be_named_by_its_path(repository: Path, door: Open) -> None:
+    put(repository, "m", 1, scaling(2))
+    with door(RELIGHT_REPOSITORY=str(repository)) as open_door:
+        assert open_door.infer("m") == (200, (2.0, "1"))

@@ -1,10 +1,10 @@
 """What is remembered of functions' idle times: a histogram per pace of calls, and the last idle times themselves.
 
 An idle time begins when the last call has ended and ends with the next call. Its length depends on how fast calls came
-just before (a burst goes on, a quiet night goes on), so there is one histogram per *pace*: the mean of the last few idle
-times, in four classes. Bins grow by a constant factor, for a second matters at a minute and not at a day. Counts fade
-with the number of samples, not with time: a new pattern forgets the old one after as many calls as it takes to know it,
-and a function that is called once a day does not forget what it was.
+just before (a burst goes on, a quiet night goes on), so there is one histogram per *pace*: the mean of the last few
+idle times, in four classes. Bins grow by a constant factor, for a second matters at a minute and not at a day. Counts
+fade with the number of samples, not with time: a new pattern forgets the old one after as many calls as it takes to
+know it, and a function that is called once a day does not forget what it was.
 
 The last idle times are kept as they are too, since bins are too coarse for what comes exactly every six hours.
 
@@ -39,7 +39,7 @@ SPAN = 4
 RECENT = 24
 """Idle times that are kept as they are."""
 MEMORY = 160.0
-"""Samples of one pace after which older ones count a third (1/e). Anything from 80 to 400 costs the same in practice."""
+"""Samples of one pace after which older ones count a third (1/e). Anything from 80 to 400 costs the same."""
 FLEET_FADE = 0.98
 """What is left of all functions' common histogram after one more round of learning."""
 FLEET_SHARE = 5.0
@@ -122,10 +122,11 @@ class IdleTimes:
     def chances(self, rows: Ints) -> Floats:
         """For some functions: how likely each bin is, by pace. ``[functions, CLASSES, BINS]``, each row sums to one.
 
-        What is known of a function counts by its samples; the fleet counts as ``FLEET_WEIGHT`` of them.
+        What is known of a function counts by its samples; the fleet counts as ``FLEET_WEIGHT`` of them, and of a fleet
+        that knows little itself, all bins are alike.
         """
         total = self.fleet.sum(axis=-1, keepdims=True)
-        fleet = np.where(total > 0, self.fleet / np.maximum(total, 1e-12), 1.0 / BINS)
+        fleet = (self.fleet + 1.0 / BINS) / (total + 1.0)
         own = self.counts[rows].astype(np.float64)
         number = own.sum(axis=-1, keepdims=True)
         found: Floats = (own + FLEET_WEIGHT * fleet) / (number + FLEET_WEIGHT)
@@ -137,7 +138,7 @@ FLEET_WEIGHT = 4.0
 
 
 def merged(first: Floats, second: Floats) -> Floats:
-    """Histograms of two observers of one function, as one: counts add up, and what overflows is scaled down together."""
+    """Histograms of two observers of one function as one: counts add up; what overflows is scaled down together."""
     total = first.astype(np.float64) + second.astype(np.float64)
     top = total.max(axis=-1, keepdims=True)
     found: Floats = (total * np.minimum(1.0, 60000.0 / np.maximum(top, 1.0))).astype(np.float16)

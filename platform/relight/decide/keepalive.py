@@ -1,13 +1,13 @@
 """How long a replica is kept after the last call, and when one is started ahead of the next: both weighed in money.
 
 While a replica idles it costs ``idle`` per GPU-second; a call that finds none waits for a cold start, which costs
-``waiting`` per second. With the chances of the next idle time (``idletimes``), being warm for another stretch of it pays
-where the chance that a call comes in it, times what the cold start would cost, is more than the idle time it is expected
-to burn. A plan is the best start of the idle time to be warm in (``keep``), and after it the best single stretch
-``[ready, until]`` to be warm again, if starting for that pays too. This is the hybrid histogram policy of *Serverless in
-the Wild* (ATC'20: keep-alive window, pre-warm window, from an idle-time histogram) with money in the place of fixed
-percentiles: where nothing is predictable the whole rule becomes the break-even point of the classical rent-or-buy
-problem, and where idle times are all alike, a short stretch just ahead of the call.
+``waiting`` per second. With the chances of the next idle time (``idletimes``), being warm for another stretch of it
+pays where the chance that a call comes in it, times what the cold start would cost, is more than the idle time it is
+expected to burn. A plan is the best beginning of the idle time to be warm in (``keep``), and after it the best single
+stretch ``[ready, until]`` to be warm again, if starting for that pays too. This is the hybrid histogram policy of
+*Serverless in the Wild* (ATC'20: keep-alive window, pre-warm window, from an idle-time histogram) with money in the
+place of fixed percentiles: where idle times are all alike it is a short stretch just ahead of the call, and where
+nothing pays, nothing.
 
 Bins are too coarse for timers with long periods. ``windows`` makes plans from the last idle times themselves: a stretch
 from the lowest to the highest of them, with some of the outermost left out, judged by what it would have cost. It is
@@ -86,8 +86,8 @@ class Plans:
 
 
 def prior(costs: Costs) -> Plans:
-    """For functions of which nothing is known at all: half of the break-even. Never worse than three halves of the best
-    that could be done, for an idle time that is short; and half as dear as a whole break-even for all that are long."""
+    """For functions of which nothing is known at all: half of the break-even, since most idle times of most functions
+    are longer than that, and for those it costs half as much as the whole."""
     keep = np.repeat((costs.break_even / 2)[:, None], CLASSES, axis=1)
     none = np.full_like(keep, np.inf)
     return Plans(keep, none, none.copy(), np.zeros_like(keep))
@@ -169,10 +169,15 @@ def decide(times: IdleTimes, rows: Ints, costs: Costs) -> Plans:
         [worth(recent, found.keep[:, c], found.ready[:, c], found.until[:, c], costs) for c in range(CLASSES)], axis=1
     )
     timer = (stretch.gain[:, None] > learned) & (stretch.gain[:, None] > found.gain)
+    keep = np.where(timer, 0.0, found.keep)
+    ready = np.where(timer, stretch.ready[:, None], found.ready)
+    until = np.where(timer, stretch.until[:, None], found.until)
+    # A start that would begin before the replica goes is none: it is kept all the way.
+    joined = ready - costs.cold[:, None] <= keep
     return Plans(
-        np.where(timer, 0.0, found.keep),
-        np.where(timer, stretch.ready[:, None], found.ready),
-        np.where(timer, stretch.until[:, None], found.until),
+        np.where(joined, until, keep),
+        np.where(joined, np.inf, ready),
+        np.where(joined, np.inf, until),
         np.where(timer, stretch.gain[:, None], found.gain),
     )
 

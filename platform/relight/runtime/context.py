@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from relight.base.errors import BadInput, Problem
 from relight.base.units import parse_quantity
@@ -20,6 +21,8 @@ LOAD_WAIT = 60.0
 """Seconds that a request waits for its model to be fetched and loaded: a large one from object storage fits."""
 DEDUP_TTL = 3600
 """Seconds; longer than Knative's ten retries (0.2 s doubling: 205 s in all) and a cold start or two."""
+FORWARD_SECONDS = 30.0
+"""Half of Knative's window, for which a replica stays after the last request."""
 QUEUE_LIMIT = 256
 """Requests that wait in one process; more are refused with Retry-After. Two seconds of work at 8 ms each."""
 
@@ -55,6 +58,10 @@ class FunctionSettings:
     """Seconds between two looks for changes in the repository; 0: it is not watched."""
     load_wait: float = LOAD_WAIT
     """Seconds that a request waits for its model to be loaded."""
+    own_functions: Mapping[str, str] = field(default_factory=dict)
+    """URLs of the functions that models of the front door have for themselves; empty: all are answered there."""
+    forward_seconds: float = FORWARD_SECONDS
+    """Seconds that such a function counts as running after it has answered."""
     protocol: str = "http"
     """What is spoken on the port: ``http``, or ``grpc``, for Knative gives a function one port."""
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -107,6 +114,13 @@ class FunctionSettings:
                 problems.append(Problem("", error.message))
                 return None
 
+        def own_functions() -> dict[str, str]:
+            try:
+                return _own_functions(environ.get("RELIGHT_OWN_FUNCTIONS", ""))
+            except ValueError as error:
+                problems.append(Problem("RELIGHT_OWN_FUNCTIONS", str(error)))
+                return {}
+
         protocol = environ.get("RELIGHT_PROTOCOL") or "http"
         if protocol not in ("http", "grpc"):
             problems.append(Problem("RELIGHT_PROTOCOL", f"expected http or grpc, got {protocol!r}"))
@@ -130,12 +144,18 @@ class FunctionSettings:
             memory_budget=size("RELIGHT_MEMORY_BUDGET"),
             repository_poll=seconds("RELIGHT_REPOSITORY_POLL", 0.0),
             load_wait=seconds("RELIGHT_LOAD_WAIT", LOAD_WAIT),
+            own_functions=own_functions(),
+            forward_seconds=seconds("RELIGHT_FORWARD_SECONDS", FORWARD_SECONDS),
             protocol=protocol,
             environ=dict(environ),
         )
         if problems:
             raise BadInput.of(problems)
         return settings
+
+
+def unexported(name: str, help_text: str, value: float) -> None:
+    """A gauge where nobody reads metrics."""
 
 
 @dataclass(frozen=True)
@@ -162,3 +182,17 @@ class FunctionContext:
     """What the repository has of the model beside its versions, such as its configuration."""
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
     """Rows of a batch for a model that can batch and has no configuration."""
+    gauge: Callable[[str, str, float], None] = unexported
+    """Export a figure of the function's own at ``/metrics``: its name, what it says, its value now."""
+
+
+def _own_functions(text: str) -> dict[str, str]:
+    """``MODEL=URL`` with white space between, as the setting has it; ValueError says what was expected."""
+    found = {}
+    for word in text.split():
+        model, _, url = word.partition("=")
+        parts = urlsplit(url)
+        if not model or parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"expected MODEL=URL such as bert=http://bert.default.svc.cluster.local, got {word!r}")
+        found[model] = url
+    return found

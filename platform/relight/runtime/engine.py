@@ -27,6 +27,7 @@ from relight.runtime.workers import RETRY_AFTER, Workers
 from relight.wire.http import Request, Response
 
 if TYPE_CHECKING:
+    from relight.runtime.forwarding import Forwarding
     from relight.runtime.residents import Residents
 
 log = logging.getLogger("relight.engine")
@@ -54,6 +55,7 @@ class Engine:
         self._function: Function | None = None
         self._models: Catalogue | None = None
         self._behind: Residents | None = None
+        self._forwarding: Forwarding | None = None
         self._workers: Workers | None = None
         self._admits = True
 
@@ -79,7 +81,7 @@ class Engine:
         if not self.lifecycle.move(State.STOPPED, "stopped"):
             return
         # A step's threads use its models, and a model's threads wait for it.
-        for part in (self._models, self._workers, self._behind):
+        for part in (self._forwarding, self._models, self._workers, self._behind):
             if part is not None:
                 part.stop(STOP_TIMEOUT)
         if isinstance(self.dedup, SharedDedup):
@@ -103,7 +105,7 @@ class Engine:
 
     def _load(self) -> None:
         try:
-            function = loader.load(self._source, self.settings, self.timeline, self._report)
+            function = loader.load(self._source, self.settings, self.timeline, self._report, self.metrics.gauge)
             self._share_answers(function)
         except BaseException as error:  # sys.exit in an author's code included: it must not pass for a clean end.
             reason = f"{self.timeline.current} failed: {_last_line(error)}"
@@ -124,6 +126,7 @@ class Engine:
             self._models = function.residents
             self._watch(function.residents)
             self._workers = Workers(f"{name}-events", EVENT_THREADS, self.settings.queue_limit)
+            self._forwarding = self._forward()
         elif isinstance(function, Step):
             function.models.when_used(self._watch)
             self._workers = Workers(f"{name}-step", function.concurrency, self.settings.queue_limit)
@@ -145,6 +148,19 @@ class Engine:
         residents.listen(self.metrics.ran)
         self.metrics.registry.register(residents)
         residents.watch()
+
+    def _forward(self) -> Forwarding | None:
+        if not self.settings.own_functions:
+            return None
+        from relight.runtime.forwarding import Forwarding
+
+        return Forwarding(
+            self.settings.own_functions,
+            self.settings.forward_seconds,
+            router=self.settings.environ.get("RELIGHT_ROUTER"),
+            queue_limit=self.settings.queue_limit,
+            registry=self.metrics.registry,
+        )
 
     def _unload(self, function: Function) -> None:
         try:
@@ -182,6 +198,11 @@ class Engine:
         if self._models is None:
             raise NotFound(f"{function.context.name!r} is a step and serves no model")
         return self._models
+
+    def elsewhere(self, model: str, request: Request, here: Callable[[], Response | Waiting]) -> Response | Waiting:
+        """The answer of the model's own function, where a setting names one that runs; else ``here``."""
+        self.function  # noqa: B018  raises where nothing is answered at all
+        return here() if self._forwarding is None else self._forwarding.take(model, request, here)
 
     @property
     def workers(self) -> Workers:

@@ -53,17 +53,20 @@ def _fixed(seconds: float, entries: Entries, prices: Prices) -> Outcome:
     return simulate(entries, Plan(seconds))
 
 
-def ours(entries: Entries, prices: Prices) -> Plan:
-    """relight's own: ``decide.keepalive``, with what it learns of each function and of all."""
+def ours(entries: Entries, prices: Prices, *, epoch: float = EPOCH, floor: float = 0.0) -> Plan:
+    """relight's own: ``decide.keepalive``, with what it learns of each function and of all.
+
+    ``epoch``: minutes between two rounds of learning. ``floor``: seconds that a platform keeps replicas anyway.
+    """
     trace = entries.trace
     costs = Costs(trace.cold, trace.share, prices)
     pace = _pace(entries)
-    epoch = trace.minute // EPOCH
+    rounds = (trace.minute // epoch).astype(np.int64)
     plans = keepalive.prior(costs)
     current = [plans.keep.copy(), plans.ready.copy(), plans.until.copy()]
     chosen = [np.empty(len(entries)) for _ in current]
     times = IdleTimes(trace.size)
-    for rows in _epochs(epoch):
+    for rows in _epochs(rounds):
         function = entries.function[rows]
         for made, now in zip(chosen, current, strict=True):
             made[rows] = now[function, pace[rows]]
@@ -72,6 +75,7 @@ def ours(entries: Entries, prices: Prices) -> Plan:
             found = keepalive.decide(times, active, costs)
             for now, new in zip(current, (found.keep, found.ready, found.until), strict=True):
                 now[active] = new
+    chosen[0] = np.maximum(chosen[0], floor)
     return Plan(*chosen)
 
 
@@ -129,5 +133,3 @@ def _samples(entries: Entries, rows: Ints, pace: Ints) -> tuple[Ints, Ints, Floa
         np.concatenate((np.ones(len(between)), entries.calls[inside] - 1.0)),
         np.arange(len(between) + len(inside)) < len(between),
     )
-
-

@@ -168,7 +168,7 @@ class _Run:
         self._walk(lines)
 
     def _running(self, lines: Ints) -> Floats:
-        """The latest ``started`` so far of each function. Functions are kept apart by an offset that grows with them."""
+        """The latest ``started`` so far of each function. An offset that grows with them keeps functions apart."""
         apart = 2.0 * (self.trace.minutes * MINUTE + float(self.trace.cold.max(initial=0.0)))
         base = self.function[lines] * apart
         top = np.maximum.accumulate(base + np.maximum(self.started[lines], 0.0)) - base
@@ -180,7 +180,10 @@ class _Run:
         free = np.where(self.first[lines], -np.inf, np.maximum(self.before[lines], came) + self.run[lines])
         self.free[lines] = free
         parts = (part[lines] for part in (self.keep, self.ready, self.until, self.cold))
-        self.started[lines] = np.round(_started(self.begin[lines], free, *parts), PRECISION)
+        started = np.where(
+            self.first[lines], self.begin[lines] + self.cold[lines], _started(self.begin[lines], free, *parts)
+        )
+        self.started[lines] = np.round(started, PRECISION)
 
     def _walk(self, lines: Ints) -> None:
         """One by one: as plain numbers, which for chains is quicker than arrays."""
@@ -194,8 +197,8 @@ class _Run:
             end = (before if before > came else came) + run
             gap = begin - end
             when = -_INF
-            if gap > keep and not ready <= gap <= until:
-                on_its_way = gap < ready and gap >= ready - cold and gap >= keep
+            if first or (gap > keep and not ready <= gap <= until):
+                on_its_way = not first and gap < ready and gap >= ready - cold and gap >= keep
                 when = came = end + ready if on_its_way else begin + cold
             free.append(end)
             started.append(when)
@@ -223,7 +226,8 @@ class _Run:
         gap = np.where(self.first, 0.0, np.maximum(self.begin - self.free, 0.0))
         early = np.clip(np.where(self.first, 0.0, self.trace.scored_from * MINUTE - self.free), 0.0, gap)
         parts = (self.keep, self.ready, self.until, self.cold)
-        return _up(gap, *parts) - _up(early, *parts)
+        found: Floats = _up(gap, *parts) - _up(early, *parts)
+        return found
 
     def _inside(self, late: Floats) -> Floats:
         """Idle seconds between the calls of a line."""
@@ -241,8 +245,11 @@ class _Run:
         free = np.maximum(self.end, self.last_ready) + self.run
         gap = np.maximum(self.trace.minutes * MINUTE - free, 0.0)
         early = np.clip(self.trace.scored_from * MINUTE - free, 0.0, gap)
-        parts = [np.broadcast_to(part, len(free)) for part in (self.plan.keep, self.plan.ready, self.plan.until)]
-        found: Floats = np.where(last, _up(gap, *parts, self.cold) - _up(early, *parts, self.cold), 0.0)
+        keep, ready, until = (
+            np.broadcast_to(part, len(free)) for part in (self.plan.keep, self.plan.ready, self.plan.until)
+        )
+        parts = (keep, ready, until, self.cold)
+        found: Floats = np.where(last, _up(gap, *parts) - _up(early, *parts), 0.0)
         return found
 
 
@@ -273,5 +280,5 @@ def _before(values: Floats, first: float) -> Floats:
 
 
 def _sum(trace: Trace, function: Ints, values: Floats) -> Floats:
-    return np.bincount(function, values, trace.size)
-
+    found: Floats = np.bincount(function, values, trace.size).astype(np.float64)
+    return found

@@ -1,4 +1,4 @@
-"""Traces of calls: per function and minute, how many. Read from our own CSV, from the Azure Functions CSVs, or arrays."""
+"""Traces of calls: per function and minute, how many. From our own CSV, from the Azure Functions CSVs, or arrays."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -166,7 +167,7 @@ def _arrays(path: Path) -> Trace:
     )
 
 
-def _beside(path: Path) -> dict[str, list[dict[str, float]]] | dict[str, int]:
+def _beside(path: Path) -> dict[str, Any]:
     beside = path.with_suffix(".json")
     if not beside.is_file():
         return {}

@@ -14,6 +14,9 @@ import msgspec
 if TYPE_CHECKING:
     from relight.wire.v2 import Form
 
+TIMEOUT_HEADER = "relight-timeout-ms"
+"""What is left of a request's time when one function calls another: milliseconds from now, for clocks differ."""
+
 
 class Headers:
     """An ordered multi-map of header fields. Names are compared in lower case; repeats are kept; immutable."""

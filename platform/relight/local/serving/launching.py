@@ -21,19 +21,17 @@ from typing import Any, Protocol
 
 from relight.base.errors import Deadline, LoadFailed, PlatformError
 from relight.local.serving.types import Address, RevisionSpec
+from relight.local.serving.zygotes import Zygotes
 from relight.net.listener import bind
 from relight.proc.child import Child
 from relight.proc.limiting import Group, Limiter
 from relight.proc.spawn import spawn
-from relight.proc.zygote import Zygote
 from relight.proc.zygote_main import POOLS
 
 log = logging.getLogger("relight.local.serving")
 
 TARGET = "relight.runtime.replica:run"
 """What a replica's process runs. Named, not imported: local mode starts functions and speaks to them over HTTP."""
-COMMON = ("relight.sdk", "relight.runtime.replica", "relight.store.files")
-"""What every function needs: each zygote has it imported."""
 
 
 class BackingServices(Protocol):
@@ -69,35 +67,17 @@ class Ready:
 
 
 class Launcher:
-    """Starts replicas; keeps one zygote per set of preloaded modules."""
+    """Starts replicas: forked from a zygote, or executed where there is none."""
 
     def __init__(self, environ: Mapping[str, str], logs: Path, backing: BackingServices, limiter: Limiter) -> None:
         self._environ = dict(environ)
         self._logs = logs
         self._backing = backing
         self._limiter = limiter
-        self._zygotes: dict[tuple[str, ...], asyncio.Task[Zygote]] = {}
-        self._stopping = False
+        self.zygotes = Zygotes(logs / "zygote.log")
 
     def log_path(self, namespace: str, pod: str) -> Path:
         return self._logs / namespace / f"{pod}.log"
-
-    def prepare(self, preload: tuple[str, ...]) -> asyncio.Task[Zygote]:
-        """Have a zygote for these modules; it is started once and replaced when it died."""
-        task = self._zygotes.get(preload)
-        dead = task is not None and task.done() and (task.cancelled() or task.exception() or not task.result().alive)
-        if task is None or dead:
-            task = asyncio.get_running_loop().create_task(
-                self._start_zygote(preload), name=f"zygote {','.join(preload)}"
-            )
-            self._zygotes[preload] = task
-        return task
-
-    async def _start_zygote(self, preload: tuple[str, ...]) -> Zygote:
-        zygote = Zygote((*COMMON, *preload), log_path=self._logs / "zygote.log")
-        await zygote.start()
-        log.info("zygote.ready modules=%s", ",".join(preload) or "-")
-        return zygote
 
     async def launch(self, spec: RevisionSpec, pod: str, granted: Mapping[str, str]) -> Launched:
         """Start a replica's process. ``granted``: environment that says which GPUs are its own; the revision's own
@@ -131,7 +111,7 @@ class Launcher:
 
     async def _child(self, spec: RevisionSpec, payload: dict[str, Any], fds: list[int], log_path: Path) -> Child:
         try:
-            zygote = await asyncio.shield(self.prepare(spec.preload))
+            zygote = await asyncio.shield(self.zygotes.prepare(spec.preload))
             return await zygote.fork(TARGET, payload, fds, log_path)
         except (PlatformError, Deadline) as error:
             # A machine that cannot fork ahead still serves, only slower.
@@ -142,14 +122,7 @@ class Launcher:
 
     async def stop(self) -> None:
         """End the zygotes. Replicas are stopped before, by their owners."""
-        self._stopping = True
-        for task in self._zygotes.values():
-            if not task.done():
-                task.cancel()
-        for result in await asyncio.gather(*self._zygotes.values(), return_exceptions=True):
-            if isinstance(result, Zygote):
-                await result.stop()
-        self._zygotes.clear()
+        await self.zygotes.stop()
         self._limiter.close()
 
 

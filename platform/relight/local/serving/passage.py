@@ -6,12 +6,15 @@ now: it was nobody's yet.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from relight.base.errors import BadInput, RelightError
 from relight.local.serving.activator import Gate, Moved, Slot, Waiter
 from relight.local.serving.context import Context
 from relight.local.serving.metrics import Series
 from relight.local.serving.refusals import Refusal
 from relight.local.serving.routes import Route
+from relight.local.serving.timing import server_timing
 from relight.local.serving.types import RevisionKey, RevisionLimits
 
 LEAST_HELD = 1024
@@ -23,6 +26,7 @@ class Passage:
 
     __slots__ = (
         "_by_path",
+        "_cold",
         "_context",
         "_deadline",
         "_ended",
@@ -49,6 +53,8 @@ class Passage:
         self._waiter: Waiter | None = None
         self._held_until = 0.0
         self._slot: Slot | None = None
+        self._cold: Mapping[str, float] = {}
+        """Phases of the cold start that this request waited for."""
         self._deadline = 0.0
         """When the answer must have begun, or, once it has, when it must be whole."""
         self._ended = False
@@ -160,11 +166,10 @@ class Passage:
         gate, key = self._gate, self._key
         if gate is not None and key is not None and gate.woken_at is not None:
             woken, gate.woken_at = gate.woken_at, None
-            self._context.on_first_answer(key, slot.replica_id, self._context.clock() - woken)
+            self._cold = self._context.on_first_answer(key, slot.replica_id, self._context.clock() - woken)
 
     def _timing(self, slot: Slot) -> bytes:
-        total = (self._context.clock() - self.arrived) * 1000
-        return b"hold;dur=%.3f, total;dur=%.3f" % (slot.held * 1000, total)
+        return server_timing(self._cold, slot.held, self._context.clock() - self.arrived)
 
     def _count(self, code_class: str) -> bool:
         """The replica is done with it, or never had it: give the slot back, and count. False: that is done already."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from relight.base.errors import BadInput, NotFound, RelightError
 from relight.local.kube import kinds
@@ -69,20 +69,21 @@ class Pods:
         status = objects.pod_status(container, started, ready=replica.serves)
         self._store.set_status(kinds.POD, namespace, replica.pod, status)
 
-    def first_answer(self, key: RevisionKey, pod: str, total: float) -> None:
+    def first_answer(self, key: RevisionKey, pod: str, total: float) -> Mapping[str, float]:
         """The first answer since a revision was woken, ``total`` seconds after the request's arrival: now all phases
-        of the cold start are known."""
+        of the cold start are known. They are returned, and recorded once the answer is on its way."""
         now = time.monotonic()
         replica = self._replicas.get((key, pod))
         revision = self._store.get(kinds.REVISION, *key)
         if revision is None or replica is None or replica.ready is None or replica.launched is None:
-            return
+            return {}
         decided, own = replica.launched.decided, replica.ready.phases
         arrived = now - total
         if decided < arrived:  # it was starting already, for another reason: no request waited for all of it
-            return
+            return {}
         phases = {"hold": decided - arrived, **own, "first_answer": now - decided - sum(own.values())}
-        self._cold_starts.record(revision, ColdStart(pod, phases, total))
+        asyncio.get_running_loop().call_soon(self._cold_starts.record, revision, ColdStart(pod, phases, total))
+        return phases
 
     def _remove(self, namespace: str, name: str) -> None:
         pod = self._store.get(kinds.POD, namespace, name)

@@ -233,7 +233,7 @@ class Revisions:
             room=self.placing,
         )
         running = self._running[key] = Running(spec, gate, replicas, scaler)
-        self._launcher.prepare(spec.preload)
+        self._launcher.zygotes.renew(spec.preload)
         self._autoscaler.add(scaler)
         self.placing.begin(key)
         if gate.held:

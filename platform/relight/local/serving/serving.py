@@ -51,6 +51,7 @@ class Serving:
         tasks: Tasks,
         base_url: str,
     ) -> None:
+        self._tasks = tasks
         self.pods = Pods(store, ColdStarts(registry, recorder), Exits(registry, recorder))
         self.limiter = Limiter.find(groups=settings.limits == "auto")
         self.machine = Machine(detect(settings.environ, settings.resources))
@@ -102,7 +103,8 @@ class Serving:
         if self._trace is not None:
             self._trace.open()
         self.pods.forget_old()
-        self._launcher.prepare(())
+        self._launcher.zygotes.prepare(())
+        self._tasks.spawn(self._launcher.zygotes.watch(), "watch-zygotes")
         self._revisions.restore(self._controllers.restore())
         self._revisions.start()
         self._controllers.start()

@@ -85,7 +85,12 @@ def statistics(engine: Engine, request: Request, parameters: Mapping[str, str]) 
 
 
 def infer(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response | Waiting:
-    return engine.models.use(parameters["model"], parameters.get("version"), lambda served: computing(served, request))
+    model, version = parameters["model"], parameters.get("version")
+
+    def here() -> Response | Waiting:
+        return engine.models.use(model, version, lambda served: computing(served, request))
+
+    return here() if version is not None else engine.elsewhere(model, request, here)
 
 
 def computing(served: Served, request: Request) -> Waiting:
