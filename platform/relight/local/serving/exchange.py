@@ -35,7 +35,7 @@ from relight.local.serving.http1 import (
 )
 from relight.local.serving.metrics import CUT, HANGUP, Series
 from relight.local.serving.refusals import Refusal, answer
-from relight.local.serving.routes import Route
+from relight.local.serving.routes import TAG_HEADER, Route
 from relight.local.serving.types import RevisionKey, RevisionLimits
 from relight.local.serving.upstream import UpstreamConnection
 from relight.wire.http import Response
@@ -154,7 +154,8 @@ class Exchange:
         self._route = route
         self._by_path = by_path
         try:
-            self._key = route.pick(self._context.random01()).revision
+            tag, routes = self.noted.get(TAG_HEADER), self._context.routes
+            self._key = routes.pick(route, tag, self._context.random01()).revision
         except BadInput as error:
             raise Refusal(404, "not_found", f"{route.namespace}/{route.name}: {error.message}") from None
         self._gate = self._context.gates.get(self._key)

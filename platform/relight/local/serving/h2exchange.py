@@ -27,7 +27,7 @@ from relight.local.serving.h2heads import (
 from relight.local.serving.h2link import Header
 from relight.local.serving.metrics import CUT, HANGUP, Series
 from relight.local.serving.refusals import Refusal, answer
-from relight.local.serving.routes import Route
+from relight.local.serving.routes import TAG_HEADER, Route
 from relight.local.serving.types import RevisionKey, RevisionLimits
 from relight.wire.http import Response
 
@@ -106,7 +106,8 @@ class H2Exchange:
         self._route = route = found.route
         self._target = found.target
         try:
-            self._key = route.pick(self._context.random01()).revision
+            tag, routes = request.noted.get(TAG_HEADER), self._context.routes
+            self._key = routes.pick(route, tag, self._context.random01()).revision
         except BadInput as error:
             raise Refusal(404, "not_found", f"{route.namespace}/{route.name}: {error.message}") from None
         gate = self._context.gates.get(self._key)
