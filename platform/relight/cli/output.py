@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -17,12 +19,32 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns as ``kubectl get`` prints them: upper-case heads, three spaces between; no borders, nothing cut off."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wrap: bool = False) -> None:
+    """Columns as ``kubectl get`` prints them: upper-case heads, three spaces between; no borders, nothing cut off.
+
+    ``wrap``: the last column has sentences; on a terminal they are wrapped within it.
+    """
     lines = [tuple(column.upper() for column in columns), *(tuple(map(str, row)) for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    before = sum(widths[:-1]) + 3 * (len(widths) - 1)
+    room = shutil.get_terminal_size().columns - before if wrap and sys.stdout.isatty() else 0
     for line in lines:
-        print("   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        *cells, last = line
+        parts = _wrapped(last, room)
+        head = "".join(f"{cell.ljust(width)}   " for cell, width in zip(cells, widths, strict=False))
+        print((head + parts[0]).rstrip())
+        for part in parts[1:]:
+            print(" " * before + part)
+
+
+_NARROWEST = 20
+"""Columns below which wrapping makes nothing easier to read."""
+
+
+def _wrapped(text: str, room: int) -> list[str]:
+    if room < _NARROWEST or len(text) <= room:
+        return [text]
+    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
 
 
 def note(text: str) -> None:
