@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
 import yaml
 from tables import ROOT
 
-from relight.cluster.documents import Document
+from relight.cluster.deployed import deployed
 from relight.cluster.inside import look_inside
 from relight.local.kube import kinds
 from relight.net.kube import Kube
@@ -64,23 +64,22 @@ def test_what_a_real_cluster_refused_is_refused_with_its_words(
 class Sent:
     method: str
     path: str
-    query: dict[str, list[str]]
+    query: Mapping[str, str]
     body: Any
     content_type: str
 
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[Sent]:
-    """Every request with a body, as it goes out."""
+    """Every request, as it goes out."""
     requests: list[Sent] = []
     send = Kube._request
 
     def record(
         self: Kube, method: str, path: str, query: Any, body: bytes | None, content_type: str, timeout: Any
     ) -> Any:
-        if body is not None:
-            given = {name: [value] for name, value in query.items() if value}
-            requests.append(Sent(method, urlsplit(path).path, given, json.loads(body), content_type))
+        given = {name: value for name, value in query.items() if value}
+        requests.append(Sent(method, path, given, None if body is None else json.loads(body), content_type))
         return send(self, method, path, query, body, content_type, timeout)
 
     monkeypatch.setattr(Kube, "_request", record)
@@ -116,17 +115,16 @@ def test_every_request_is_valid_by_the_published_schemas(
     for arguments in (["--canary", "10", "--tag", "next"], ["--canary", "50"], ["--rollback"]):
         code, _, err = relight("traffic", "bert", *arguments)
         assert code == 0, err
-    services = [Document("sent", one.body) for one in sent if one.body.get("kind") == "Service"]
-    look_inside(client, services[:1], "default", timeout=0, pause=lambda seconds: None)
-
+    look_inside(client, deployed(client, "default")[:1], "default", timeout=0, pause=lambda seconds: None)
+    sent = [one for one in sent if one.body is not None]
     applied = [one for one in sent if one.content_type == "application/apply-patch+yaml"]
     assert {one.body["kind"] for one in applied} >= {
         *("Service", "Broker", "Trigger", "Sequence", "PingSource", "KafkaSource", "ConfigMap", "Role"),
         *("NetworkPolicy", "PodDisruptionBudget", "PriorityClass", "ServiceAccount"),
     }
     for one in applied:
-        assert one.query["fieldManager"] == ["relight"], one.path
-        assert one.query["fieldValidation"] == ["Strict"], one.path
+        assert one.query["fieldManager"] == "relight", one.path
+        assert one.query["fieldValidation"] == "Strict", one.path
         assert "status" not in one.body
         assert one.path.endswith(f"/{one.body['metadata']['name']}")
     assert {one.content_type for one in sent} == {
@@ -180,3 +178,67 @@ def make_ready(client: Any, api: Any, number: int) -> None:
         api.store.set_status(kinds.SERVICE, "default", "bert", ready)
 
     api.run(write())
+
+
+def rules(kind: str, name: str) -> list[dict[str, Any]]:
+    """The rules of a role of the overlay `prod`, all of that name together."""
+    roles = yaml.safe_load_all((ROOT / "manifests/overlays/prod/access.yaml").read_text())
+    named = [one for one in roles if (one["kind"], one["metadata"]["name"]) == (kind, name)]
+    return [rule | {"namespace": one["metadata"].get("namespace", "default")} for one in named for rule in one["rules"]]
+
+
+def asks_for(one: Sent) -> dict[str, str]:
+    """A request as an authorizer sees it."""
+    parts = one.path.strip("/").split("/")
+    group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
+    namespace = ""
+    if rest[:1] == ["namespaces"] and len(rest) > 2:
+        namespace, rest = rest[1], rest[2:]
+    watched = "watch" in one.query
+    verbs = {"GET": "get" if len(rest) > 1 else "watch" if watched else "list"}
+    verbs |= {"POST": "create", "PATCH": "patch", "DELETE": "delete"}
+    resource = "/".join([rest[0], *rest[2:]])
+    return {"group": group, "namespace": namespace, "resource": resource, "verb": verbs[one.method]}
+
+
+def allowed(asked: dict[str, str], given: list[dict[str, Any]], *, everywhere: bool = False) -> bool:
+    return any(
+        asked["group"] in rule["apiGroups"]
+        and asked["resource"] in rule["resources"]
+        and asked["verb"] in rule["verbs"]
+        and (everywhere or asked["namespace"] == rule["namespace"])
+        for rule in given
+    )
+
+
+@pytest.mark.usefixtures("a_cluster")
+def test_the_roles_allow_what_the_commands_ask_for(relight: Run, client: Any, api: Any, sent: list[Sent]) -> None:
+    image = "registry.example.org/relight@sha256:" + "a" * 64
+    relight("new", "model", "bert")
+    for arguments in (["deploy", "bert", "--image", image, "--no-wait"], ["status", "bert"]):
+        relight(*arguments)
+    for number in (1, 2):
+        make_ready(client, api, number)
+    for arguments in (
+        ["traffic", "bert", "--canary", "10"],
+        ["logs", "bert"],
+        ["doctor", "--cluster"],
+        ["apply", "-f", str(ROOT / "events/flows/documents.yaml"), "-f", str(ROOT / "manifests/examples/sources")],
+    ):
+        code, _, err = relight(*arguments)
+        assert code == 0 or arguments[0] == "doctor", err
+    look_inside(client, deployed(client, "default")[:1], "default", timeout=0)
+    assert relight("delete", "ksvc", "bert")[0] == 0
+    mine = rules("Role", "relight-deployer")
+    looking = rules("Role", "relight-viewer")
+    everywhere = rules("ClusterRole", "relight-viewer")
+    # Whoever may speak to a cluster at all may ask what it serves: /api/v1, /apis/GROUP/VERSION.
+    discovery = [one for one in sent if re.fullmatch(r"/api/v1|/apis/[^/]+/[^/]+", one.path)]
+    refused = [
+        asked
+        for asked in map(asks_for, (one for one in sent if one not in discovery))
+        if not (allowed(asked, [*mine, *looking]) or allowed(asked, everywhere, everywhere=True))
+    ]
+    assert refused == []
+    verbs = {asks_for(one)["verb"] for one in sent if one not in discovery}
+    assert verbs >= {"get", "list", "create", "patch", "delete"}

@@ -175,8 +175,8 @@ def model_of(function: FuncYaml) -> str | None:
 
 
 def _labels(function: FuncYaml) -> dict[str, str]:
-    """The user's, and those by which ``func list`` finds its functions."""
-    return dict(function.labels) | {
+    """The user's, those by which ``func list`` finds its functions, and the one that policies and monitors go by."""
+    return {"app.kubernetes.io/part-of": "relight", **function.labels} | {
         "function.knative.dev": "true",
         "function.knative.dev/name": function.name,
         "function.knative.dev/runtime": function.runtime,
