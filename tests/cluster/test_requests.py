@@ -167,7 +167,7 @@ def make_ready(client: Any, api: Any, number: int) -> None:
     }
     api.create(kinds.REVISION, revision)
     ready = {
-        "observedGeneration": 1,
+        "observedGeneration": 99,
         "conditions": [{"type": "Ready", "status": "True"}],
         "latestCreatedRevisionName": name,
         "latestReadyRevisionName": name,

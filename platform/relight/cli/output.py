@@ -19,32 +19,38 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
+_NARROWEST = 36
+"""Columns below which sentences are not set beside the others, but under them."""
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wrap: bool = False) -> None:
     """Columns as ``kubectl get`` prints them: upper-case heads, three spaces between; no borders, nothing cut off.
 
-    ``wrap``: the last column has sentences; on a terminal they are wrapped within it.
+    ``wrap``: the last column has sentences; on a terminal they are wrapped within it, or under the row where it is
+    narrow.
     """
     lines = [tuple(column.upper() for column in columns), *(tuple(map(str, row)) for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
     before = sum(widths[:-1]) + 3 * (len(widths) - 1)
-    room = shutil.get_terminal_size().columns - before if wrap and sys.stdout.isatty() else 0
-    for line in lines:
-        *cells, last = line
-        parts = _wrapped(last, room)
-        head = "".join(f"{cell.ljust(width)}   " for cell, width in zip(cells, widths, strict=False))
+    width = shutil.get_terminal_size().columns
+    wrapped = wrap and sys.stdout.isatty() and before + widths[-1] > width
+    under = wrapped and width - before < _NARROWEST
+    if under:
+        before = widths[0] + 3
+    for at, line in enumerate(lines):
+        head = "".join(f"{cell.ljust(size)}   " for cell, size in zip(line[:-1], widths, strict=False))
+        parts = _wrap(line[-1], width - before) if wrapped else [line[-1]]
+        if under and at > 0:
+            print(head.rstrip())
+            head = " " * before
         print((head + parts[0]).rstrip())
         for part in parts[1:]:
             print(" " * before + part)
 
 
-_NARROWEST = 20
-"""Columns below which wrapping makes nothing easier to read."""
-
-
-def _wrapped(text: str, room: int) -> list[str]:
-    if room < _NARROWEST or len(text) <= room:
-        return [text]
-    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+def _wrap(text: str, room: int) -> list[str]:
+    """Lines of a sentence; words that are longer, such as paths, stay whole."""
+    return textwrap.wrap(text, max(room, 1), break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def note(text: str) -> None:

@@ -82,4 +82,5 @@ def _print_standing(
             )
             for one in found.revisions
         ],
+        wrap=True,
     )

@@ -110,7 +110,7 @@ def _kinds(kube: Client, documents: Sequence[Document]) -> Iterator[Check]:
         mend = _OPERATORS.get(api_version.partition("/")[0], "")
         yield Check("kinds", "failed", f"{kind} ({api_version}) is not known here: {who}", mend)
     if wanted and not missing:
-        yield Check("kinds", "ok", f"all {len(wanted)} are known")
+        yield Check("kinds", "ok", f"all are known here ({len(wanted)})")
 
 
 def _features(kube: Client, documents: Sequence[Document]) -> Iterator[Check]:
@@ -129,7 +129,7 @@ def _features(kube: Client, documents: Sequence[Document]) -> Iterator[Check]:
         mend = f"kubectl patch configmap {name} -n {namespace} --type merge -p '{patch}'"
         yield Check("features", "failed", f"{flag} is off, and needed by {', '.join(wanted[flag])}", mend)
     if not missing:
-        yield Check("features", "ok", f"{len(wanted)} flags are needed, and on" if wanted else "none is needed")
+        yield Check("features", "ok", f"all that are needed are on ({len(wanted)})" if wanted else "no flag is needed")
 
 
 def _brokers(kube: Client, documents: Sequence[Document], namespace: str) -> Iterator[Check]:

@@ -33,7 +33,7 @@ def check_images(kube: Client, documents: Sequence[Document], namespace: str) ->
                 yield Check("registry", "failed", f"{', '.join(sorted(set(who)))}: {image} {fault}", mend)
             else:
                 yield Check("registry", "ok", f"{image}: its name is one of a registry; --inside pulls it")
-    yield from _tried(kube, namespace)
+    yield from _tried(kube, namespace, "" if kube.takes_folders() else PULLING)
 
 
 def _fault(image: str) -> str | None:
@@ -45,16 +45,22 @@ def _fault(image: str) -> str | None:
     return "is the example's: it names no registry of yours" if host in _EXAMPLES else None
 
 
-def _tried(kube: Client, namespace: str) -> Iterator[Check]:
+def _tried(kube: Client, namespace: str, mend: str) -> Iterator[Check]:
+    """What the newest revisions say of their images, and their pods; older ones have been mended since."""
+    newest = {
+        (service.get("status") or {}).get("latestCreatedRevisionName")
+        for service in kube.list(SERVING, "Service", namespace)["items"]
+    }
     for revision in kube.list(SERVING, "Revision", namespace)["items"]:
         name = revision["metadata"]["name"]
-        for condition in (revision.get("status") or {}).get("conditions") or ():
-            if condition.get("status") == "False" and condition.get("reason") == "ContainerMissing":
-                yield Check("registry", "failed", f"revision {name}: {condition.get('message')}", PULLING)
+        conditions = {one.get("type"): one for one in (revision.get("status") or {}).get("conditions") or ()}
+        healthy = conditions.get("ContainerHealthy") or {}
+        if name in newest and (healthy.get("status"), healthy.get("reason")) == ("False", "ContainerMissing"):
+            yield Check("registry", "failed", f"revision {name}: {healthy.get('message')}", mend)
     waiting: dict[str, str] = {}
     for pod in kube.list("v1", "Pod", namespace, labels=REVISION_LABEL)["items"]:
         reason = why_waiting([pod]) or ""
         if reason.startswith(CANNOT_PULL):
             waiting[str(pod["metadata"]["labels"][REVISION_LABEL])] = reason
     for name, reason in sorted(waiting.items()):
-        yield Check("registry", "failed", f"revision {name}: {reason}", PULLING)
+        yield Check("registry", "failed", f"revision {name}: {reason}", mend)

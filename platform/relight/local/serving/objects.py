@@ -214,7 +214,8 @@ def pod_status(phase: str, container: str, started: str, *, ready: bool, reason:
     if ready:
         state = {"running": {"startedAt": started}}
     elif phase == "Pending":
-        state = {"waiting": {"reason": reason or "ContainerCreating"}}
+        starting = "the function's process is starting"
+        state = {"waiting": {"reason": reason or "ContainerCreating", "message": message or starting}}
     elif phase == "Running":
         state = (
             {"terminated": {"reason": reason, "message": message}} if reason else {"running": {"startedAt": started}}
