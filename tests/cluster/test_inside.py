@@ -30,13 +30,17 @@ def documents() -> list[Document]:
 
 def test_the_job_runs_as_the_function_would_but_wakes_no_gpu(documents: list[Document]) -> None:
     service = next(one.value for one in documents if one.value["metadata"]["name"] == "embed")
-    job = build_job(service, "relight-doctor-x", 60)
+    job = build_job(service, "relight-doctor-x", 60, documents)
     kubernetes_validate.validate(job, "1.36.0", strict=True)
     pod = job["spec"]["template"]["spec"]
     (container,), (own,) = pod["containers"], service["spec"]["template"]["spec"]["containers"]
-    assert {key: container[key] for key in ("image", "env", "envFrom", "securityContext", "volumeMounts")} == {
-        key: own[key] for key in ("image", "env", "envFrom", "securityContext", "volumeMounts")
-    }
+    same = ("image", "securityContext", "volumeMounts")
+    assert {key: container[key] for key in same} == {key: own[key] for key in same}
+    env = {one["name"]: one.get("value") for one in container["env"]}
+    assert (env["RELIGHT_MODEL"], env["RELIGHT_REPOSITORY"]) == ("minilm", "s3://models/relight")
+    assert container["envFrom"] == [{"secretRef": {"name": "relight-credentials", "optional": True}}], (
+        "the ConfigMap may not have been applied yet: its settings are written into the Job"
+    )
     assert "nvidia" not in json.dumps(job)
     assert not {"nodeSelector", "tolerations"} & pod.keys()
     assert job["spec"]["template"]["metadata"]["labels"] == service["spec"]["template"]["metadata"]["labels"], (
@@ -147,6 +151,31 @@ def test_what_the_pod_tells(
     cluster.status, cluster.log = status, log
     one_image = [one for one in documents if one.value["metadata"]["name"] in ("split", "embed")]
     assert cluster.look(one_image) == wanted
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["still to be applied", "applied"])
+def test_accounts_and_claims_that_are_not_there_yet_are_done_without(
+    cluster: Cluster, documents: list[Document], there: bool
+) -> None:
+    (split,) = (one for one in documents if one.value["metadata"]["name"] == "split")
+    value = json.loads(json.dumps(split.value))
+    spec = value["spec"]["template"]["spec"]
+    spec["serviceAccountName"] = "reader"
+    spec["volumes"][0] = {"name": "cache", "persistentVolumeClaim": {"claimName": "models"}}
+    if there:
+        cluster.client.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "reader"}})
+        claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+        metadata = {"name": "models"}
+        cluster.client.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": claim})
+    seen: list[dict[str, Any]] = []
+
+    def turn(seconds: float) -> None:
+        cluster.now += 10
+        seen.append(cluster.client.list("batch/v1", "Job")["items"][0]["spec"]["template"]["spec"])
+
+    cluster.turn = turn  # type: ignore[method-assign]
+    cluster.look([Document("here", value)])
+    assert ("serviceAccountName" in seen[0], "persistentVolumeClaim" in seen[0]["volumes"][0]) == (there, there)
 
 
 def test_a_pod_that_may_not_be_made_says_why(cluster: Cluster, documents: list[Document], api: Any) -> None:

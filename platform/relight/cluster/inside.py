@@ -47,7 +47,10 @@ def look_inside(
     for image in sorted(images(documents)):
         service = _service(documents, image)
         try:
-            found += _look(kube, service, image, namespace, timeout, on_progress, clock, pause)
+            job = build_job(service, f"relight-doctor-{suffix()}", timeout, documents)
+            job["metadata"]["namespace"] = namespace
+            _use_what_is_there(kube, job["spec"]["template"]["spec"], namespace)
+            found += _look(kube, job, image, namespace, timeout, on_progress, clock, pause)
         except Forbidden as error:
             found.append(Check("inside", "unknown", f"this user may not start a Job: {error.message}"))
         except RelightError as error:
@@ -55,16 +58,31 @@ def look_inside(
     return found
 
 
-def build_job(service: Mapping[str, Any], name: str, timeout: float) -> dict[str, Any]:
-    """The Job that runs where a Service's pods would, but for its node: no GPU node is woken for this."""
+def build_job(
+    service: Mapping[str, Any], name: str, timeout: float, documents: Sequence[Document] = ()
+) -> dict[str, Any]:
+    """The Job that runs where a Service's pods would, but for its node: no GPU node is woken for this.
+
+    Settings of ConfigMaps among the documents are written into it: they may not have been applied yet.
+    """
     spec = revision_spec(service)
     (container, *_) = spec["containers"]
     resources = {
         kind: {key: value for key, value in (given or {}).items() if not str(key).startswith(_GPU_HOSTS)}
         for kind, given in (container.get("resources") or {}).items()
     }
-    kept = {key: container[key] for key in ("image", "env", "envFrom", "securityContext") if key in container}
-    volumes = [one for one in spec.get("volumes") or () if "image" not in one]
+    configs = {one.value["metadata"]["name"]: one.value for one in documents if one.value["kind"] == "ConfigMap"}
+    env: dict[str, Any] = {}
+    sources = []
+    for source in container.get("envFrom") or ():
+        config = configs.get((source.get("configMapRef") or {}).get("name"))
+        if config is None:
+            sources.append(source)
+        else:
+            env |= {key: {"name": key, "value": value} for key, value in (config.get("data") or {}).items()}
+    env |= {one["name"]: one for one in container.get("env") or ()}
+    kept = {key: container[key] for key in ("image", "securityContext") if key in container}
+    volumes = [dict(one) for one in spec.get("volumes") or () if "image" not in one]
     names = {one["name"] for one in volumes}
     mounts = [one for one in container.get("volumeMounts") or () if one["name"] in names]
     labels = dict(((service["spec"].get("template") or {}).get("metadata") or {}).get("labels") or {})
@@ -76,6 +94,8 @@ def build_job(service: Mapping[str, Any], name: str, timeout: float) -> dict[str
                 "name": "look",
                 "command": ["python", "-m", MODULE],
                 **kept,
+                "env": list(env.values()),
+                "envFrom": sources,
                 "resources": resources,
                 "volumeMounts": mounts,
             }
@@ -107,9 +127,31 @@ def _service(documents: Sequence[Document], image: str) -> Mapping[str, Any]:
     return max(chosen, key=lambda value: "RELIGHT_MODEL" in str(revision_spec(value)))
 
 
+def _use_what_is_there(kube: Client, pod: dict[str, Any], namespace: str) -> None:
+    """Leave out the account and the claims that are still to be applied: no pod would be made for want of them."""
+    account = pod.get("serviceAccountName")
+    if account and not _exists(kube, "ServiceAccount", account, namespace):
+        del pod["serviceAccountName"]
+    for volume in pod["volumes"]:
+        claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
+        if claim and not _exists(kube, "PersistentVolumeClaim", claim, namespace):
+            del volume["persistentVolumeClaim"]
+            volume["emptyDir"] = {}
+
+
+def _exists(kube: Client, kind: str, name: str, namespace: str) -> bool:
+    try:
+        kube.get("v1", kind, name, namespace)
+    except NotFound:
+        return False
+    except Forbidden:
+        return True  # who may not look has to believe
+    return True
+
+
 def _look(
     kube: Client,
-    service: Mapping[str, Any],
+    job: Mapping[str, Any],
     image: str,
     namespace: str,
     timeout: float,
@@ -117,9 +159,7 @@ def _look(
     clock: Callable[[], float],
     pause: Callable[[float], None],
 ) -> list[Check]:
-    job = build_job(service, f"relight-doctor-{suffix()}", timeout)
     name = job["metadata"]["name"]
-    job["metadata"]["namespace"] = namespace
     kube.create(job)
     try:
         ends = clock() + timeout
