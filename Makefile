@@ -32,6 +32,10 @@ check-benchmarks: setup-dev
 	$(BIN)/python benchmarks/fetch.py --check
 	$(BIN)/python benchmarks/events.py --check
 	$(BIN)/python benchmarks/events_loss.py --check
+	$(BIN)/python benchmarks/scale.py --check
+	$(BIN)/python benchmarks/nothing_lost.py --check
+	$(BIN)/python benchmarks/retrieval.py --check
+	$(BIN)/python benchmarks/warm_policy.py --check
 
 # A function's image is built from its folder alone: it gets relight as a wheel until relight is published.
 wheels: setup
@@ -55,7 +59,8 @@ $(VENV)/.run: $(BIN)/python platform/pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.run
 	@echo "installing what the tests need, PyTorch among it (about a minute the first time)"
-	@$(PIP) --editable './platform[onnx,triton,grpc,torch,optimize,flask,retrieval,local,brokers,demo,s3,dev]'
+	@$(PIP) --editable './platform[onnx,triton,grpc,torch,optimize,flask,retrieval,pgvector,qdrant,local,brokers,plots,demo,s3,dev]'
+	@$(PIP) --no-deps rapidocr==3.10.0
 	@touch $@
 
 clean:

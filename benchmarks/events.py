@@ -38,6 +38,7 @@ from typing import Any
 import httptools
 import uvloop
 
+from relight.cli.up import SWITCH
 from relight.local.eventing.controller import Eventing
 from relight.local.kube import kinds
 from relight.local.kube.store import ObjectStore
@@ -71,6 +72,7 @@ def trigger(name: str, type_: str, uri: str, **annotations: str) -> dict[str, An
 
 async def broker(folder: Path, steps_port: int, end_port: int) -> None:
     """A Broker with the chain's Triggers, and a paused one: what it wants is accepted and kept."""
+    sys.setswitchinterval(SWITCH)
     store = ObjectStore.open(folder / "objects.db")
     store.create(kinds.BROKER, {"metadata": {"namespace": "default", "name": "b"}, "spec": {}})
     for at in range(STEPS):

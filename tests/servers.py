@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -47,10 +48,18 @@ class Server:
     port: int
     log: Path
     process: subprocess.Popen[bytes] | None = None
+    environment: dict[str, str] = field(default_factory=dict)
 
     def start(self, is_up: Callable[[int], bool]) -> None:
         with self.log.open("ab") as output:
-            self.process = subprocess.Popen(self.command, stdout=output, stderr=output, start_new_session=True)
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env=os.environ | self.environment,
+            )
         deadline = time.monotonic() + START
         while not is_up(self.port):
             assert self.process.poll() is None, self.log.read_text()
@@ -58,8 +67,16 @@ class Server:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
+        """End it at once, with what it has started."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Ask it to end, and wait."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, how)
             self.process.wait()
 
 
@@ -86,3 +103,51 @@ def redis_server(folder: Path, *options: str) -> Server:
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
     command += ["--appendonly", "yes", "--appendfsync", "always", *options]
     return Server(command, port, folder / "redis.log")
+
+
+def nats_server(folder: Path, *options: str) -> Server:
+    """A NATS with JetStream."""
+    program, port = need("nats-server", "nats-server"), free_port()
+    command = [program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder), *options]
+    return Server(command, port, folder / "nats.log")
+
+
+def kafka_server(folder: Path) -> Server:
+    """A small server that speaks Kafka's protocol. It saves what it has when it is asked to end."""
+    program, port = need("noida-db", "noida-db, from PyPI"), free_port()
+    command = [program, "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", str(folder / "data")]
+    return Server(command, port, folder / "kafka.log", environment={"HOME": str(folder)})
+
+
+def rabbitmq_server(folder: Path) -> Server:
+    """A RabbitMQ without plugins, on a mapper of names (epmd) of its own: end it by ``end_names``."""
+    need("rabbitmq-server", "rabbitmq-server")
+    # The program in the PATH changes to another user; the one that it starts runs as whoever calls it.
+    program, port = "/usr/lib/rabbitmq/bin/rabbitmq-server", free_port()
+    (folder / "plugins").write_text("[].")
+    environment = {
+        "HOME": str(folder),
+        "RABBITMQ_NODENAME": f"test{port}@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_DIST_PORT": str(free_port()),
+        "ERL_EPMD_PORT": str(free_port()),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(folder / "log"),
+        "RABBITMQ_LOGS": "-",
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none",
+    }
+    return Server([program], port, folder / "rabbitmq.log", environment=environment)
+
+
+def end_names(server: Server) -> None:
+    """End the mapper of names that a RabbitMQ has started. It refuses until it has seen that the node is gone."""
+    deadline = time.monotonic() + START
+    environment = os.environ | server.environment
+    while True:
+        ended = subprocess.run(["epmd", "-kill"], env=environment, capture_output=True, text=True, check=False)
+        if ended.returncode == 0 or time.monotonic() > deadline:
+            return
+        time.sleep(0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ class Model(Worker):  # type: ignore[misc]
 
 
 if __name__ == "__main__":
+    sys.argv += ["--address", "127.0.0.1"]
     server = Server()
     server.append_worker(Model, num=1, max_batch_size=64, max_wait_time=1)
     server.run()

@@ -16,11 +16,12 @@ from relight.base.errors import (
     Unsupported,
 )
 from relight.decide.batching import BatchingSettings, QueuePolicy
-from relight.runtime.calls import CurrentRequest, current_request
+from relight.runtime.calls import CurrentRequest, current_request, headers_onward
 from relight.runtime.context import FunctionContext
 from relight.runtime.model import EmbeddingsMap, Model
 from relight.runtime.modelserver import ModelServer
 from relight.runtime.onnx import OnnxModel
+from relight.runtime.publishing import EventPublisher
 from relight.runtime.repository import RepositoryModel
 from relight.runtime.step import Step
 from relight.wire.cloudevents import Event
@@ -35,6 +36,7 @@ __all__ = [
     "Deadline",
     "EmbeddingsMap",
     "Event",
+    "EventPublisher",
     "Failed",
     "FunctionContext",
     "Model",
@@ -52,4 +54,5 @@ __all__ = [
     "Unprocessable",
     "Unsupported",
     "current_request",
+    "headers_onward",
 ]

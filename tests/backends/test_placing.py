@@ -98,7 +98,7 @@ def test_visible_gpus(files: list[str], environ: dict[str, str], want: int, tmp_
 
 
 def test_onnxruntime_says_where_a_model_runs(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", "relight.onnxruntime"):
+    with caplog.at_level("INFO", "relight.backends"):
         session = OnnxRuntime().open(DATASETS / "mul_1.onnx", threads=1, declared=Declared(kind="cpu"))
     assert session.placement.describe() == {
         "device": "cpu", "engine": CPU, "threads": "1", "reason": "instance_group asks for KIND_CPU",
@@ -147,3 +147,31 @@ def test_telemetry_is_off_before_the_first_import(through: str, tmp_path: Path) 
         assert left == []
     else:
         assert "onnxruntime.db" in left, "this release of ONNX Runtime no longer writes: the switch may go"
+
+
+USED = {
+    "one GPU": ("echo 512", 512 * 2**20),
+    "two": ("printf '512\\n1\\n'", 513 * 2**20),
+    "no numbers": ("echo '[N/A]'", "does not tell"),
+    "a driver that fails": ("exit 9", "does not tell"),
+}
+
+
+@pytest.mark.parametrize(("script", "want"), USED.values(), ids=USED)
+def test_memory_of_gpus(script: str, want: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(gpus, "visible", lambda: 1)
+    if isinstance(want, int):
+        assert gpus.used() == want
+    else:
+        with pytest.raises(PlatformError, match=want):
+            gpus.used()
+
+
+def test_without_a_gpu_its_driver_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "visible", lambda: 0)
+    monkeypatch.setenv("PATH", "")
+    assert gpus.used() is None

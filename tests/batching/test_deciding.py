@@ -15,6 +15,8 @@ from relight.decide.costs import SURE, Costs
 
 FLAT = {1: 0.010, 2: 0.010, 4: 0.010, 8: 0.010, 16: 0.010, 32: 0.010}
 """Runs of a GPU: any size takes as long."""
+SLIGHT = {1: 0.010, 2: 0.0185, 4: 0.034, 8: 0.064}
+"""Runs of one thread: together, rows cost a little less."""
 STEEP = {1: 0.012, 2: 0.026, 4: 0.056, 8: 0.128, 16: 0.256, 32: 0.512}
 """Runs of a small encoder on two threads: together, rows cost a third more than alone."""
 
@@ -93,6 +95,17 @@ ROWS = {
     # Cost.
     "together costs more than alone": Row(queue(*"abcdefgh"), ["a"], costs=known(STEEP)),
     "together costs more than alone, on two instances": Row(queue(*"abcd"), ["a", "b"], idle=2, costs=known(STEEP)),
+    "a little less together, and a second instance idle": Row(
+        queue(*"abcdefgh"), ["abcd", "efgh"], idle=2, costs=known(SLIGHT)
+    ),
+    "a little less together, and more wait than both can take": Row(
+        queue(*"abcdefghijkl"), ["abcd", "efghijkl"], idle=2, costs=known(SLIGHT)
+    ),
+    "a little less together, and both can be full": Row(
+        queue(*"abcdefghijklmnopq"), ["abcdefgh", "ijklmnop"], idle=2, costs=known(SLIGHT)
+    ),
+    "a little less together, on more instances than rows": Row(queue(*"ab"), ["a", "b"], idle=5, costs=known(SLIGHT)),
+    "much less together: the second instance stays idle": Row(queue(*"abcdefgh"), ["abcdefgh"], idle=2),
     "four pay and eight do not": Row(queue(*"abcdefgh"), ["abcd"], costs=known({1: 1, 2: 1.5, 4: 2, 8: 6})),
     "a weight of its own is learned apart": Row(queue(g("a", weight=3), g("b", weight=3)), ["ab"], costs=known(STEEP)),
     "a saving of nothing is none": Row(queue(*"ab"), ["a"], costs=known({1: 1.0, 2: 1.99})),

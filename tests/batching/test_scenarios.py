@@ -231,6 +231,6 @@ def test_a_quick_model_is_run_on_the_loop_and_each_caller_gets_its_own() -> None
             for call in [Call(here, [[number, 0, 0]]) for number in range(4)]:
                 call.right()
         metrics = here.engine.metrics.render().decode()
-    assert "served" in model.threads, "the loop's thread"
+    assert "listening" in model.threads, "the loop's thread"
     assert "relight_batch_rows_sum 160.0" in metrics
     assert 'relight_requests_total{code="200"} 160.0' in metrics

@@ -80,7 +80,7 @@ FUNC_SCHEMA = {
 }
 """The part of the published schema of func.yaml that the templates use."""
 
-TEMPLATES = pytest.mark.parametrize("template", ["step", "model"])
+TEMPLATES = pytest.mark.parametrize("template", ["step", "model", "models"])
 
 
 def make(template: str, folder: Path, name: str = "hello") -> Path:
@@ -140,6 +140,13 @@ def test_the_model_that_is_served_is_in_func_yaml(tmp_path: Path) -> None:
         ("RELIGHT_FUNCTION", "model"),
     ]
     assert project.preload == ("numpy", "onnxruntime", "relight.backends.onnxruntime")
+
+
+def test_all_models_are_served_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make("models", tmp_path / "hello")
+    project = read_project(folder)
+    assert [(env.name, env.value) for env in project.function.envs] == [("RELIGHT_FUNCTION", "model")]
+    assert isinstance(load(folder, monkeypatch).new(), sdk.ModelServer)
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:

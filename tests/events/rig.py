@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -92,6 +93,26 @@ class Subscriber:
 def reply(event: Event, **headers: str) -> web.Response:
     items, body = cloudevents.encode_binary(event)
     return web.Response(status=200, headers=dict(items) | headers, body=body)
+
+
+@asynccontextmanager
+async def broker_program(folder: Path, url: str, *awaited: str) -> AsyncIterator[None]:
+    """``broker_process.py`` beside this file, up, and killed with SIGKILL at the block's end."""
+    program = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(Path(__file__).with_name("broker_process.py")),
+        str(folder),
+        url,
+        *awaited,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert program.stdout is not None
+        await program.stdout.readline()
+        yield
+    finally:
+        program.kill()
+        await program.wait()
 
 
 class Machine:

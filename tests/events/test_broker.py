@@ -413,6 +413,7 @@ def test_objects_come_and_go(tmp_path: Path) -> None:
             await machine.settled()
             assert subscriber.at("/a") == []
             machine.store.delete(kinds.BROKER, "default", "rec")
+            await asyncio.sleep(0)  # the broker sees it
             await machine.eventing.idle()
             assert await machine.post(Event.of("t", "/src", b"x")) == 404
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import http.client
 import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import servers
 from aiohttp import web
 from events.rig import Machine, Received, Subscriber, run
 from runtime.serving import Served, served
 
 from relight.base.errors import BadInput, NotReady
 from relight.runtime.dedup import Dedup, key_of
+from relight.runtime.shareddedup import Answers, SharedDedup
 from relight.runtime.step import Step
 from relight.wire import cloudevents
 from relight.wire.cloudevents import Event
@@ -272,3 +277,118 @@ def test_a_handler_slower_than_the_delivery_timeout_runs_once(tmp_path: Any) -> 
     with served(function) as here:
         run(story(here))
         assert function.runs == ["e1"]
+
+
+# Several replicas.
+
+
+@pytest.fixture(scope="module")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = servers.redis_server(tmp_path_factory.mktemp("redis"))
+    server.start(servers.pings)
+    yield f"redis://127.0.0.1:{server.port}"
+    server.kill()
+
+
+def replica(url: str, function: str = "/default/f", lease: float = 15.0) -> SharedDedup:
+    return SharedDedup(Dedup(100.0), Answers(url, function, 100.0, lease=lease))
+
+
+@contextmanager
+def replicas(*ones: SharedDedup) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for one in ones:
+            one.stop(5.0)
+
+
+def began(runs: Runs, count: int) -> None:
+    """Wait until so many runs have begun."""
+    deadline = time.monotonic() + 10.0
+    while len(runs.futures) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_another_replica_gives_the_answer_again(redis_url: str) -> None:
+    one, two = replica(redis_url), replica(redis_url)
+    other = replica(redis_url, "/default/g")
+    runs, never = Runs(), Runs()
+    with replicas(one, two, other):
+        first = one.submit(("/s", "shared", "d"), runs)
+        began(runs, 1)
+        # While the first replica works the second one waits, and does not run it.
+        meanwhile = two.submit(("/s", "shared", "d"), never)
+        runs.end(0, Response(200, (("ce-id", "r"),), b"a"))
+        assert first.result(10) == meanwhile.result(10) == Response(200, (("ce-id", "r"),), b"a")
+        assert two.submit(("/s", "shared", "d"), never).result(10).body == b"a"
+        assert never.futures == []
+        # Another function's answers are another's.
+        third = other.submit(("/s", "shared", "d"), runs)
+        began(runs, 2)
+        runs.end(1, answer(b"b"))
+        assert third.result(10).body == b"b"
+
+
+def test_a_failure_is_not_shared(redis_url: str) -> None:
+    one, two = replica(redis_url), replica(redis_url)
+    runs = Runs()
+    with replicas(one, two):
+        first = one.submit(("/s", "failing", "d"), runs)
+        began(runs, 1)
+        waiting = two.submit(("/s", "failing", "d"), runs)
+        runs.futures[0].set_running_or_notify_cancel()
+        runs.futures[0].set_exception(BadInput("no"))
+        with pytest.raises(BadInput):
+            first.result(10)
+        began(runs, 2)
+        runs.end(1, answer(b"again"))
+        assert waiting.result(10).body == b"again"
+
+
+def test_an_event_of_a_replica_that_was_killed_is_run_again(redis_url: str) -> None:
+    """Its claim is renewed by nobody, and runs out."""
+    killed = Answers(redis_url, "/default/f", 100.0, lease=0.3)
+    assert isinstance(killed.claim(("/s", "killed", "d")), bytes)
+    two, runs = replica(redis_url), Runs()
+    with replicas(two):
+        waiting = two.submit(("/s", "killed", "d"), runs)
+        began(runs, 1)
+        runs.end(0, answer(b"x"))
+        assert waiting.result(10).body == b"x"
+    killed.close()
+
+
+def test_without_redis_each_replica_knows_its_own(redis_url: str) -> None:
+    one, runs = replica(f"redis://127.0.0.1:{servers.free_port()}"), Runs()
+    with replicas(one):
+        first = one.submit(KEY, runs)
+        began(runs, 1)
+        runs.end(0, answer(b"a"))
+        assert first.result(10).body == b"a"
+        assert one.submit(KEY, runs).result(10).body == b"a"
+        assert len(runs.futures) == 1
+
+
+class Counting(Step):
+    runs = 0
+
+    def run(self, data: Any, event: Event | None) -> Any:
+        type(self).runs += 1
+        return {"n": self.runs}
+
+
+def test_two_replicas_of_a_function_run_an_event_once(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are started: by the environment, over HTTP."""
+    headers, body = cloudevents.encode_binary(Event.of("t", "/s", {"a": 1}, id="over-http"))
+    environ = {"RELIGHT_DEDUP_REDIS": redis_url, "K_SERVICE": "counting"}
+    bodies = []
+    for _ in range(2):
+        with served(Counting(), **environ) as one:
+            connection = http.client.HTTPConnection("127.0.0.1", one.port)
+            connection.request("POST", "/", body, dict(headers))
+            bodies.append(connection.getresponse().read())
+            connection.close()
+    assert bodies[0] == bodies[1]
+    assert Counting.runs == 1

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from events.rig import Machine, run
@@ -144,20 +145,19 @@ def test_a_stop_answers_what_it_has_begun(tmp_path: Path) -> None:
     async def story() -> None:
         async with Machine(tmp_path).up() as machine, line(machine) as client, line(machine) as idle:
             await machine.trigger("t", "t", "http://127.0.0.1:9/", annotations={"relight.dev/paused": "true"})
-            log, open_ = machine.eventing.log, asyncio.Event()
-            accept, entered = log.accept_all, asyncio.Event()
+            log, held = machine.eventing.log, list[Any]()
+            accept, entered = log.accept_then, asyncio.Event()
 
-            async def held(*arguments: object) -> list[int]:
+            def hold(*arguments: Any) -> None:
+                held.append(arguments)
                 entered.set()
-                await open_.wait()
-                return await accept(*arguments)  # type: ignore[arg-type]
 
-            log.accept_all = held  # type: ignore[assignment]
+            log.accept_then = hold  # type: ignore[method-assign]
             client.send(POST)
             await entered.wait()
             stopping = asyncio.ensure_future(machine.eventing.stop())
             assert await idle.is_closed()
-            open_.set()
+            accept(*held[0])
             assert (await client.answer())[0] == 202
             assert await client.is_closed()
             await stopping

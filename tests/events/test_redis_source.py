@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import sqlite3
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 import redis
 import servers
 from aiohttp import web
-from events.rig import Machine, Subscriber, run
+from events.rig import Machine, Subscriber, broker_program, run
 
 from relight.base.errors import BadInput
 from relight.local.eventing.sources.redis import RedisStreams
@@ -178,27 +177,17 @@ def test_resumes_after_kill_9(tmp_path: Path, server: servers.Server, client: re
             subscriber.answers["/s"] = lambda got: web.Response(status=202)
             sent = []
             for round_ in range(3):
-                program = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    str(Path(__file__).with_name("broker_process.py")),
-                    str(tmp_path),
-                    subscriber.url,
-                    stdout=asyncio.subprocess.PIPE,
-                )
-                assert program.stdout is not None
-                await program.stdout.readline()
-                with client.pipeline() as pipe:
-                    for n in range(150):
-                        pipe.xadd("pages", {"n": f"{round_}/{n}"})
-                    sent += [id_.decode() for id_ in pipe.execute()]
-                if round_ < 2:
-                    await subscriber.until(len(subscriber.received) + 20, "/s")
-                else:
-                    await acknowledged(client)
-                    while not {one.event.id for one in subscriber.received} >= set(sent):
-                        await subscriber.until(len(subscriber.received) + 1, "/s")
-                program.kill()
-                await program.wait()
+                async with broker_program(tmp_path, subscriber.url):
+                    with client.pipeline() as pipe:
+                        for n in range(150):
+                            pipe.xadd("pages", {"n": f"{round_}/{n}"})
+                        sent += [id_.decode() for id_ in pipe.execute()]
+                    if round_ < 2:
+                        await subscriber.until(len(subscriber.received) + 20, "/s")
+                    else:
+                        await acknowledged(client)
+                        while not {one.event.id for one in subscriber.received} >= set(sent):
+                            await subscriber.until(len(subscriber.received) + 1, "/s")
             # What was on its way at a kill may have come once more, from the log; but each entry entered it once.
             assert {one.event.id for one in subscriber.received} == set(sent)
             database = sqlite3.connect(tmp_path / "events.db")

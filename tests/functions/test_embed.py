@@ -184,6 +184,7 @@ def test_which_texts_are_computed_together(
     shutil.copy(encoder_files / "tokenizer.json", tmp_path)
     (tmp_path / "model.onnx").write_bytes(graph)
     session = Rows()
-    encoder = package("embed").encoder
+    from relight.retrieval import encoder
+
     encoder.Encoder(tmp_path, session, encoder.read_tokenizer(tmp_path)).encode(texts)
     assert session.runs == runs

@@ -15,6 +15,7 @@ import pytest
 
 from relight.base.errors import BadInput, Deadline, Failed, NotReady, RelightError
 from relight.retrieval.milvus import Milvus
+from relight.retrieval.vectors import Space
 from relight.wire import openai
 
 
@@ -77,6 +78,7 @@ def env(milvus: Any, embed_server: EmbedServer) -> dict[str, str]:
     return {
         "MILVUS_URI": milvus.ensure(),
         "MILVUS_COLLECTION": f"test_{next(NAMES)}",
+        "RETRIEVE_MODE": "dense",
         "EMBED_URL": f"http://{embed_server.address}/default/embed",
     }
 
@@ -123,7 +125,7 @@ def test_what_is_indexed_is_found_at_once_and_ranked(index: Any, retrieve: Any, 
         "score": answer["hits"][0]["score"],
         "metadata": {"lang": "en", "title": "T"},
     }
-    assert set(answer["timings"]) == {"embed_ms", "search_ms"}
+    assert set(answer["timings"]) == {"embed_ms", "search_ms", "total_ms"}
     json.dumps(answer)
 
 
@@ -246,7 +248,8 @@ def test_a_collection_that_is_dropped_is_made_anew(index: Any, env: dict[str, st
     from pymilvus import MilvusClient
 
     client = MilvusClient(env["MILVUS_URI"])
-    client.drop_collection(env["MILVUS_COLLECTION"])
+    client.drop_alias(env["MILVUS_COLLECTION"])
+    client.drop_collection(f"{env['MILVUS_COLLECTION']}__1")
     client.close()
     with pytest.raises(NotReady, match="was dropped: try again"):
         index.run(embedded("d", [X]), None)
@@ -335,7 +338,108 @@ def test_a_collection_of_somebody_else_is_refused(index: Any, env: dict[str, str
 
 def test_what_milvus_refuses_is_a_sentence(env: dict[str, str]) -> None:
     store = Milvus(env["MILVUS_URI"], env["MILVUS_COLLECTION"])
-    store.ensure(3)
+    store.ensure(Space(3))
     with pytest.raises(Failed, match=r"Milvus at .* refused a request: "):
         store._call(lambda client: client.query(env["MILVUS_COLLECTION"], filter="nonsense ((("))
     store.close()
+
+
+def words(document: str, text: str, vector: list[float]) -> dict[str, Any]:
+    return {"document": document, "chunks": [{"id": "0", "text": text, "vector": vector}], "model": "minilm"}
+
+
+@pytest.fixture
+def hybrid(start: Callable[..., Any], env: dict[str, str]) -> Iterator[Any]:
+    function = start("retrieve", {**env, "RETRIEVE_MODE": "hybrid"})
+    yield function
+    function.unload()
+
+
+def test_hybrid_finds_by_words_what_vectors_do_not(index: Any, hybrid: Any, embed_server: EmbedServer) -> None:
+    index.run(words("near", "something else", X), None)
+    index.run(words("named", "the zeppelin of 全文检索", Z), None)
+    index.run(words("far", "nothing", Y), None)
+    embed_server.vectors |= {"zeppelin": X, "全文": X}
+    answer = hybrid.run({"query": "zeppelin", "k": 2}, None)
+    assert (answer["mode"], sorted(documents(answer))) == ("hybrid", ["named#0", "near#0"])
+    assert set(answer["timings"]) == {"embed_ms", "search_ms", "words_ms", "fuse_ms", "total_ms"}
+    assert documents(hybrid.run({"query": "全文", "mode": "bm25"}, None)) == ["named#0"]
+    assert documents(hybrid.run({"query": "zeppelin", "mode": "dense", "k": 1}, None)) == ["near#0"]
+    assert documents(hybrid.run({"query": "zeppelin", "mode": "dense", "k": 1, "offset": 1}, None)) == ["named#0"]
+
+
+def test_without_embed_a_hybrid_goes_on_by_words(index: Any, hybrid: Any, embed_server: EmbedServer) -> None:
+    index.run(words("named", "a zeppelin", Z), None)
+    embed_server.answer = (500, b'{"error": "it broke"}')
+    answer = hybrid.run({"query": "zeppelin"}, None)
+    assert (documents(answer), answer["mode"]) == (["named#0"], "bm25")
+    assert answer["degraded"] == {"dense": "step embed answered 500: it broke"}
+    with pytest.raises(NotReady, match="a side of the search failed: step embed answered 500"):
+        hybrid.run({"query": "zeppelin", "degrade": False}, None)
+    # It was not kept: with embed back, the whole answer.
+    embed_server.answer = None
+    embed_server.vectors["zeppelin"] = Z
+    assert hybrid.run({"query": "zeppelin"}, None)["mode"] == "hybrid"
+
+
+def test_answers_are_kept_until_something_is_written(index: Any, hybrid: Any, embed_server: EmbedServer) -> None:
+    index.run(words("one", "a zeppelin", X), None)
+    embed_server.vectors |= {"Zeppelin": X, "zeppelin  ": X}
+    first = hybrid.run({"query": "Zeppelin"}, None)
+    again = hybrid.run({"query": "zeppelin  "}, None)
+    assert ("cached" in first, again["cached"]) == (False, True)
+    assert again["hits"] == first["hits"]
+    assert len(embed_server.seen) == 1
+    assert "cached" not in hybrid.run({"query": "Zeppelin", "k": 6}, None)
+    index.run(words("one", "a zeppelin", X), None)
+    assert hybrid.run({"query": "Zeppelin"}, None)["cached"], "the same again was no write"
+    index.run(words("two", "another zeppelin", X), None)
+    fresh = hybrid.run({"query": "Zeppelin"}, None)
+    assert ("cached" in fresh, sorted(documents(fresh))) == (False, ["one#0", "two#0"])
+
+
+def test_tenants_are_apart(index: Any, hybrid: Any, embed_server: EmbedServer) -> None:
+    for tenant in ("acme", "other"):
+        index.run({**words("doc", f"zeppelin of {tenant}", X), "tenant": tenant}, None)
+    embed_server.vectors["zeppelin"] = X
+    for tenant in ("acme", "other"):
+        answer = hybrid.run({"query": "zeppelin", "tenant": tenant}, None)
+        assert [hit["text"] for hit in answer["hits"]] == [f"zeppelin of {tenant}"]
+    index.run({**words("doc", "", X), "tenant": "acme", "chunks": []}, None)
+    assert hybrid.run({"query": "zeppelin", "tenant": "acme"}, None)["hits"] == []
+    assert len(hybrid.run({"query": "zeppelin", "tenant": "other"}, None)["hits"]) == 1
+    assert hybrid.run({"query": "zeppelin"}, None)["hits"] == []
+
+
+def test_vectors_of_another_model_are_refused_with_both_names(
+    start: Callable[..., Any], index: Any, env: dict[str, str], embed_server: EmbedServer
+) -> None:
+    index.run(words("doc", "zeppelin", X), None)
+    with pytest.raises(BadInput, match=r"holds vectors of model 'minilm', and these are of 'bge'"):
+        index.run({**words("doc", "zeppelin", X), "model": "bge"}, None)
+    embed_server.vectors["zeppelin"] = X
+    function = start("retrieve", {**env, "EMBED_MODEL": "bge", "RETRIEVE_MODE": "hybrid"})
+    with pytest.raises(BadInput, match=r"holds vectors of model 'minilm', and these are of 'bge'"):
+        function.run({"query": "zeppelin"}, None)
+    function.unload()
+
+
+def test_the_recall_of_the_index_is_exported(
+    start: Callable[..., Any], index: Any, env: dict[str, str], embed_server: EmbedServer
+) -> None:
+    index.run(embedded("d", [X, Y, Z]), None)
+    embed_server.vectors["q"] = XY
+    function = start("retrieve", {**env, "RECALL_EVERY": "0.05"})
+    told: dict[str, float] = {}
+    fresh = threading.Event()
+
+    def gauge(name: str, help_text: str, value: float) -> None:
+        told[name] = value
+        if told.get("relight_index_recall_questions"):
+            fresh.set()
+
+    object.__setattr__(function.context, "gauge", gauge)
+    function.run({"query": "q"}, None)
+    assert fresh.wait(20)
+    assert told == {"relight_index_recall": 1.0, "relight_index_recall_questions": 1}
+    function.unload()

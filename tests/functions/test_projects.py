@@ -22,7 +22,7 @@ NAMES = sorted(path.parent.name for path in (ROOT / "functions").glob("*/func.ya
 
 
 def test_there_are_functions() -> None:
-    assert NAMES == ["embed", "index", "model", "retrieve", "split"]
+    assert NAMES == ["embed", "index", "model", "rerank", "retrieve", "search", "split"]
 
 
 @pytest.mark.parametrize("name", NAMES)

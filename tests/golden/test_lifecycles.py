@@ -197,6 +197,26 @@ def test_a_function_that_exits_at_once(kube: Kube, watched: Watched, tmp_path: P
     assert f'Configuration "{name}" does not have any ready Revision.' in states(watched.of("Route", name))[-1]
 
 
+def test_a_gpu_that_the_machine_does_not_have(kube: Kube, watched: Watched, tmp_path: Path) -> None:
+    """Said at once, in the scheduler's words; then the numbers of this machine, which a cluster does not tell."""
+    name = word(seeded("no-gpu-in-cluster"), "g")
+    kube.apply(service("no-gpu-in-cluster", name, make_function(tmp_path, name, ECHO)))
+    watched.until(
+        lambda rows: (
+            "Ready=False" in " ".join(states(watched.of("Route", name)))
+            and "Ready=False" in " ".join(states(watched.of("Service", name)))
+        )
+    )
+    said = " (1 nvidia.com/gpu asked for, 0 on this machine)"
+    for one in watched.rows:
+        for condition in one["conditions"]:
+            if "nvidia.com/gpu" in condition.get("message", ""):
+                assert said in condition["message"]
+                condition["message"] = condition["message"].replace(said, "")
+    assert_followed(watched, "no-gpu-in-cluster", name)
+    kube.delete("serving.knative.dev/v1", "Service", name)
+
+
 def test_the_comparison_can_fail() -> None:
     watched = Watched()
     scenario = SCENARIOS["ready-then-zero"]

@@ -56,10 +56,16 @@ class Watched:
 def watch(kubeconfig: Path, watched: Watched) -> list[threading.Thread]:
     """Follow every kind from now on, until the platform ends."""
 
+    with Kube.from_kubeconfig(kubeconfig) as kube:
+        since = {
+            kind: kube.list(version, kind, "default")["metadata"]["resourceVersion"] for kind, version in KINDS.items()
+        }
+
     def follow(kind: str, version: str) -> None:
         try:
             with Kube.from_kubeconfig(kubeconfig) as kube:
-                for change, obj in kube.watch(version, kind, "default"):
+                # From a version on: a thread that comes late misses nothing.
+                for change, obj in kube.watch(version, kind, "default", since=since[kind]):
                     with watched.came:
                         watched.rows.append(row(change, obj))
                         watched.came.notify_all()

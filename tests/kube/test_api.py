@@ -431,6 +431,22 @@ def test_bad_triggers(raw: Any, spec: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        pytest.param({"schedule": "* * *"}, "expected 5 to 6 fields, found 3", id="too-few-fields"),
+        pytest.param({"schedule": "61 * * * *"}, "is no cron schedule", id="minute-61"),
+        pytest.param({"schedule": "0 0 30 2 *"}, "is no cron schedule", id="30-february"),
+        pytest.param({"schedule": "* * * * *", "timezone": "Mars/Olympus"}, "no time zone", id="time-zone"),
+    ],
+)
+def test_bad_schedules(raw: Any, spec: dict[str, Any], message: str) -> None:
+    body = {"metadata": {"name": "p"}, "spec": {"sink": {"uri": "http://x"}, **spec}}
+    answer = raw("POST", "/apis/sources.knative.dev/v1/namespaces/default/pingsources", body)
+    assert answer.status == 400
+    assert message in answer.json["message"]
+
+
+@pytest.mark.parametrize(
     ("media_type", "body", "status"),
     [
         pytest.param("application/json-patch+json", b"{}", 400, id="json-patch-object"),

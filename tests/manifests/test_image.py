@@ -14,12 +14,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import tritonclient.grpc as triton
 from programs.hosting import Running, until
+from protocols.test_grpc_processes import ready, slow
 from tables import ROOT
 
 DOCKERFILE = ROOT / "manifests" / "images" / "Dockerfile"
@@ -71,7 +73,14 @@ def test_what_is_not_copied_is_not_sent() -> None:
 
 
 @contextmanager
-def container(tmp_path: Path, function: str, *, functions: Path = ROOT / "functions", **env: str) -> Iterator[Running]:
+def container(
+    tmp_path: Path,
+    function: str,
+    *,
+    functions: Path = ROOT / "functions",
+    begun: Callable[[Running], Running] = Running.live,
+    **env: str,
+) -> Iterator[Running]:
     """The image's command with the image's environment, on a read-only root file system where that can be had."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -102,7 +111,7 @@ def container(tmp_path: Path, function: str, *, functions: Path = ROOT / "functi
         )
     running = Running(process, port, log)
     try:
-        yield running.live()
+        yield begun(running)
     finally:
         running.kill()
 
@@ -282,3 +291,11 @@ def test_the_steps_of_the_build_make_an_environment_that_serves(tmp_path: Path) 
     python = str(tmp_path / "relight" / "bin" / "python")
     done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_same_command_speaks_grpc_where_it_is_told_to(tmp_path: Path) -> None:
+    env = {"RELIGHT_PROTOCOL": "grpc", "RELIGHT_MODEL": "slow"}
+    with container(tmp_path, "slow_model", functions=ROOT / "tests" / "programs", begun=ready, **env) as running:
+        with triton.InferenceServerClient(f"127.0.0.1:{running.port}") as client:
+            assert client.infer("slow", slow(0.0)).as_numpy("slept").tolist() == [0.0]
+        assert running.stop() == 0

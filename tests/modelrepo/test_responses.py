@@ -73,8 +73,10 @@ def test_equal_requests_are_answered_from_what_is_kept(
         for value in (1, 1, 3, 1):
             assert open_door.infer("m", value=value) == (200, (2.0 * value, "1"))
             assert open_door.infer("n", value=value) == (200, (2.0 * value, "1"))
-        executions = {
-            stat["name"]: stat["execution_count"] for stat in open_door.ask("GET", "/v2/models/stats")[1]["model_stats"]
-        }
-        assert executions == {"m": 2, "n": 4}
+        stats = {stat["name"]: stat for stat in open_door.ask("GET", "/v2/models/stats")[1]["model_stats"]}
+        assert {name: stat["execution_count"] for name, stat in stats.items()} == {"m": 2, "n": 4}
+        assert {name: stat["inference_count"] for name, stat in stats.items()} == {"m": 4, "n": 4}
+        counted = {name: part["count"] for name, part in stats["m"]["inference_stats"].items()}
+        assert (counted["success"], counted["cache_hit"], counted["cache_miss"]) == (4, 2, 2)
+        assert stats["n"]["inference_stats"]["cache_miss"] == {"count": 0, "ns": 0}
         assert open_door.metric('relight_model_cache_requests_total{model="m",outcome="hit"}') == 2

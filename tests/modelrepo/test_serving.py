@@ -189,6 +189,29 @@ def test_a_newest_version_that_is_broken_leaves_the_one_before(repository: Path,
         assert open_door.infer("m") == (200, (1.0, "1")), "the newest that is ready"
 
 
+def test_an_older_version_does_not_stand_in_for_one_that_is_not_in_memory(repository: Path, door: Open) -> None:
+    for version in (1, 2):
+        put(repository, "m", version, scaling(version), "version_policy { all { } }")
+    with door() as open_door:
+        assert open_door.infer("m/versions/1") == (200, (1.0, "1"))
+        assert open_door.infer("m") == (200, (2.0, "2")), "as in Triton, which loads all at the start"
+        put(repository, "m", 3, scaling(3))
+        assert open_door.infer("m") == (200, (2.0, "2")), "until load, or a poll, brings the new one"
+        assert open_door.ask("POST", "/v2/repository/models/m/load")[0] == 200
+        assert open_door.infer("m") == (200, (3.0, "3"))
+
+
+def test_an_older_version_answers_where_the_newest_cannot_be_loaded(repository: Path, door: Open) -> None:
+    put(repository, "m", 1, scaling(1), "version_policy { all { } }")
+    put(repository, "m", 2, b"no model")
+    with door() as open_door:
+        assert open_door.infer("m/versions/1") == (200, (1.0, "1"))
+        assert open_door.infer("m") == (200, (1.0, "1"))
+        put(repository, "m", 2, scaling(2))
+        assert open_door.ask("POST", "/v2/repository/models/m/load")[0] == 200
+        assert open_door.infer("m") == (200, (2.0, "2"))
+
+
 def test_warm_up_runs_before_the_first_request(repository: Path, door: Open) -> None:
     put(
         repository,
@@ -413,3 +436,9 @@ def test_every_host_opens_the_door(host: str, repository: Path, tmp_path: Path) 
             thread.join()
         assert answers == [200] * 4, "one load, and all who waited are answered"
         assert program.stop() == 0
+
+
+def test_a_repository_may_be_named_by_its_path(repository: Path, door: Open) -> None:
+    put(repository, "m", 1, scaling(2))
+    with door(RELIGHT_REPOSITORY=str(repository)) as open_door:
+        assert open_door.infer("m") == (200, (2.0, "1"))

@@ -319,12 +319,44 @@ def test_a_zygote_that_does_not_come_up(tmp_path: Path) -> None:
     run(story())
 
 
-def test_the_key_changes_with_what_is_imported(tmp_path: Path) -> None:
-    def key(*preload: str, env: dict[str, str] | None = None) -> str:
-        return Zygote(preload, log_path=tmp_path / "log", env=env).key()
+def test_a_zygote_whose_code_changed_is_stale(tmp_path: Path) -> None:
+    """A module of its own, one that is imported through it, and one that was not there."""
+    (tmp_path / "outer.py").write_text("import inner\n")
+    (tmp_path / "inner.py").write_text("x = 1\n")
+    env = {**ENV, "PYTHONPATH": str(tmp_path)}
 
-    assert key("numpy") == key("numpy")
-    assert len({key("numpy"), key("numpy", "json"), key("numpy", env={"PYTHONPATH": "/x"})}) == 3
+    async def story() -> None:
+        made = Zygote(("outer", "later"), log_path=tmp_path / "log", env=env)
+        await made.start()
+        assert not made.is_stale()
+        for name, text in (("inner.py", "x = 22\n"), ("outer.py", "import inner, json\n")):
+            before = (tmp_path / name).read_bytes(), os.stat(tmp_path / name)
+            (tmp_path / name).write_text(text)
+            assert made.is_stale(), name
+            (tmp_path / name).write_bytes(before[0])
+            os.utime(tmp_path / name, ns=(before[1].st_atime_ns, before[1].st_mtime_ns))
+            os.utime(tmp_path, ns=(1, made._made_of[str(tmp_path)][0]))
+            assert not made.is_stale(), name
+        (tmp_path / "later.py").touch()
+        assert made.is_stale()
+        await made.stop()
+
+    run(story())
+
+
+@BOTH
+def test_a_child_can_be_interrupted_though_its_platform_cannot(how: str, tmp_path: Path) -> None:
+    """A shell starts what runs in its background with SIGINT ignored."""
+    story = subprocess.run(
+        [sys.executable, str(PROGRAMS / "supervise.py"), f"interrupt {how}", str(tmp_path)],
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    assert json.loads(story.stdout) == {"interrupt": True}
 
 
 def tell_story(story: str, folder: Path) -> dict[str, Any]:
@@ -445,6 +477,31 @@ def test_a_model_runs_in_a_child_of_a_zygote_that_has_its_libraries(tmp_path: Pa
     assert result["loaded"]
     assert result["finite"]
     assert result["shape"][-1] == 384
+
+
+def test_torch_metrics_and_logs_work_in_children(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    preload = ("torch", "relight.runtime.metrics", "relight.base.logs")
+
+    async def story() -> list[Any]:
+        async with zygote(tmp_path, *preload) as made:
+            assert made.report is not None
+            assert (dict(made.report.failed), made.report.threads) == ({}, ())
+
+            async def start(target: str, payload: dict[str, Any], *fds: int) -> Child:
+                return await made.fork(target, payload, fds, tmp_path / "log")
+
+            children = [await told(start, "targets:use_all", {}) for _ in range(2)]
+            for child, _ in children:
+                assert (await ended(child)).ok, (tmp_path / "log").read_text()
+            return [found for _, found in children]
+
+    found = run(story())
+    assert [one["sum"] for one in found] == [512.0**3] * 2
+    assert [one["requests"] for one in found] == [['relight_requests_total{code="200"} 1.0']] * 2
+    assert found[0]["drawn"] != found[1]["drawn"]
+    said = [json.loads(line)["message"] for line in (tmp_path / "log").read_text().splitlines()]
+    assert sorted(said) == sorted(f"child {one['pid']}" for one in found)
 
 
 def test_a_vector_client_s_libraries_work_in_a_child(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_what_triton_s_client_asks(echo: Called) -> None:
         server = client.get_server_metadata(as_json=True)
         assert server["name"] == "relight"
         assert {"binary_tensor_data", "classification", "model_repository"} <= set(server["extensions"])
-        assert "model_configuration" not in server["extensions"]
+        assert "model_configuration" in server["extensions"]
         described = client.get_model_metadata("echo", as_json=True)
         assert described["inputs"] == [{"name": "x", "datatype": "INT8", "shape": ["-1"]}]
         index = client.get_model_repository_index(as_json=True)

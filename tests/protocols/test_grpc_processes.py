@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import threading
@@ -39,7 +40,7 @@ def slow(seconds: float) -> list[triton.InferInput]:
     return [triton.InferInput("seconds", [1], "FP32").set_data_from_numpy(np.array([seconds], np.float32))]
 
 
-@pytest.mark.parametrize("host", ["replica", "serve"])
+@pytest.mark.parametrize("host", ["replica", "serve", "gunicorn"])
 def test_what_was_taken_is_answered(host: str, tmp_path: Path) -> None:
     program = start(host, "slow_model", tmp_path, **GRPC)
     try:
@@ -97,12 +98,32 @@ def test_a_protocol_that_nobody_speaks_is_told(tmp_path: Path) -> None:
     program.kill()
 
 
-def test_gunicorn_says_who_speaks_grpc(tmp_path: Path) -> None:
-    with running("gunicorn", "greet", tmp_path, RELIGHT_PROTOCOL="grpc") as program:
-        until(lambda: program.status("/v2/health/ready") == 503, "loaded, in vain")
+def test_gunicorn_starts_another_worker(tmp_path: Path) -> None:
+    program = start("gunicorn", "slow_model", tmp_path, **GRPC)
+    try:
+        ready(program)
+        (first,) = children(program.process.pid)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: [child for child in children(program.process.pid) if child != first], "another worker")
+        ready(program)
+        with triton.InferenceServerClient(f"127.0.0.1:{program.port}") as client:
+            assert client.infer("slow", slow(0.0)).as_numpy("slept").tolist() == [0.0]
+        assert program.stop() == 0
+    finally:
+        program.kill()
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("host", ["func", "flask"])
+def test_hosts_with_a_server_of_their_own_say_who_speaks_grpc(host: str, tmp_path: Path) -> None:
+    with running(host, "greet", tmp_path, RELIGHT_PROTOCOL="grpc") as program:
+        until(lambda: program.status("/v2/models") == 503, "loaded, in vain")
         status, _, body = program.post("/", {"name": "you"})
         assert status == 503
-        assert "python -m relight.runtime.serve" in json.loads(body)["error"]
+        assert "relight's worker of gunicorn" in json.loads(body)["error"]
 
 
 def test_an_image_serves_http_too(tmp_path: Path) -> None:

@@ -71,6 +71,16 @@ def test_load_with_a_configuration_and_unload(client: triton.InferenceServerClie
     assert raised.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 
+def test_the_configuration_is_the_one_that_is_acted_on(client: triton.InferenceServerClient) -> None:
+    config = client.get_model_config("scale", "2").config
+    assert (config.name, config.backend, list(config.version_policy.all.ListFields())) == ("scale", "onnxruntime", [])
+    assert [(tensor.name, list(tensor.dims)) for tensor in config.output] == [("y", [4])]
+    assert client.get_model_config("double").config.max_batch_size == config.max_batch_size
+    with pytest.raises(InferenceServerException) as raised:
+        client.get_model_config("none")
+    assert raised.value.status() == "StatusCode.NOT_FOUND"
+
+
 def test_statistics_of_each_version(client: triton.InferenceServerClient) -> None:
     for version in ("1", "2", "2"):
         infer(client, "scale", version)

@@ -269,7 +269,7 @@ async def rig(
         gates,
         settings=settings,
         on_replica_error=lambda key, replica: errors.append((key, replica)),
-        on_first_answer=lambda key, replica, seconds: firsts.append((key, replica, seconds)),
+        on_first_answer=lambda key, replica, seconds: firsts.append((key, replica, seconds)) or {},
         **kwargs,
     )
     listener = socket.create_server(("127.0.0.1", 0))

@@ -12,7 +12,7 @@ import pytest
 from routing.rig import KEY, Replica, Seen, echo, looped, rig, until
 
 from relight.local.serving.context import RouterSettings
-from relight.local.serving.types import Address
+from relight.local.serving.types import Address, RevisionLimits
 from relight.local.serving.upstream import PEEK_AFTER, Pools, UpstreamConnection
 
 GET = b"GET /default/echo/ HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -362,3 +362,30 @@ async def test_an_address_where_nobody_ever_listened() -> None:
         assert (r.gate.held, r.wakes) == (1, [KEY])
         await r.replica()
         assert (await asked).status == 200
+
+
+@looped
+async def test_tries_are_not_spent_on_the_connections_of_one_dead_replica() -> None:
+    """It answered three at once, so three connections to it are kept; then it takes no more, and drops what it has."""
+    asked = 0
+
+    async def three(r: Replica, seen: Seen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 3:
+            raise ConnectionResetError
+        await until(lambda: asked == 3, "three at once")
+        await echo(r, seen, reader, writer)
+
+    async with rig(RevisionLimits(container_concurrency=3)) as r:
+        first = await r.replica(three)
+        assert {answer.status for answer in await asyncio.gather(*[r.get() for _ in range(3)])} == {200}
+        assert first.connections == 3
+        second = await r.replica()
+        assert first._server is not None
+        first._server.close()
+        first._server = None
+        answer = await r.get()
+        assert answer.status == 200
+        assert len(second.seen) == 1
+        assert asked == 4, "the dead one was asked once"

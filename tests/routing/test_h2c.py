@@ -624,3 +624,19 @@ def test_frames_are_the_same_however_they_are_cut() -> None:
         assert frames.went_away == [GoAway(5, 0), GoAway(5, 0)]
     with pytest.raises(FrameTooLarge):
         Frames(299).pass_on(frame(0, b"x" * 300)[:9])
+
+
+@looped
+async def test_held_streams_go_where_the_traffic_goes_now() -> None:
+    async with h2rig() as r:
+        client = await r.client()
+        asked = asyncio.ensure_future(client.call(b"hello"))
+        await until(lambda: r.gate.held == 1, "one held")
+        other = RevisionKey("default", "echo-00002")
+        replica = await r.replica(add=False)
+        r.rig.gates.ensure(other, RevisionLimits(h2c=True)).add("new", replica.address)
+        r.rig.routes.set("default", "echo", (RouteTarget(other, 100),))
+        r.gate.move()
+        answer = await asked
+        assert (answer.headers[":status"], answer.body) == ("200", b"hello")
+        assert len(replica.seen) == 1

@@ -10,7 +10,7 @@ from routing.rig import KEY, Answer, Client, Replica, Seen, looped, rig, until
 
 from relight.base.errors import LoadFailed
 from relight.decide.admission import HoldLimits
-from relight.local.serving.types import RevisionLimits
+from relight.local.serving.types import RevisionKey, RevisionLimits, RouteTarget
 
 GET = b"GET /default/echo/ HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -111,9 +111,10 @@ async def test_a_hang_up_behind_a_body_that_is_not_read() -> None:
 
 @looped
 async def test_a_hang_up_in_flight_cancels_the_replica() -> None:
-    cancelled = asyncio.Event()
+    entered, cancelled = asyncio.Event(), asyncio.Event()
 
     async def long(r: Replica, seen: Seen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        entered.set()
         assert await reader.read(1) == b""
         cancelled.set()
 
@@ -121,7 +122,9 @@ async def test_a_hang_up_in_flight_cancels_the_replica() -> None:
         await r.replica(long)
         client = await r.client()
         await client.send(GET)
-        await until(lambda: r.gate.in_flight == 1, "in flight")
+        # Admitted is not enough: before the replica has it, a hang-up leaves nothing to cancel there.
+        await entered.wait()
+        assert r.gate.in_flight == 1
         client.abort()
         await cancelled.wait()
         assert r.gate.in_flight == 0
@@ -223,3 +226,34 @@ async def test_drain_waits_for_the_answer_and_others_take_over() -> None:
         release.set()
         assert await client.reader.readexactly(2) == b"lf"
         await idle
+
+
+@looped
+async def test_held_requests_go_where_the_traffic_goes_now() -> None:
+    """A revision that got no replica has lost its traffic to one that has: nobody waits for the old one."""
+    async with rig() as r:
+        asked = [asyncio.ensure_future(r.post(b"one")), asyncio.ensure_future(r.get("/default/echo/two"))]
+        tagged = asyncio.ensure_future(r.get("/default/old-echo/"))
+        await until(lambda: r.gate.held == 2, "two held")
+        assert (await tagged).status == 404
+        other = RevisionKey("default", "echo-00002")
+        replica = await r.replica(name="new", add=False)
+        r.gates.ensure(other).add("new", replica.address)
+        r.routes.set("default", "echo", (RouteTarget(other, 100),))
+        old = r.gate
+        old.move()
+        answers = await asyncio.gather(*asked)
+        assert [answer.status for answer in answers] == [200, 200]
+        assert sorted(seen.body for seen in replica.seen) == [b"", b"one"]
+        assert (old.held, old.in_flight) == (0, 0)
+
+
+@looped
+async def test_held_requests_of_a_function_that_is_deleted() -> None:
+    async with rig() as r:
+        asked = asyncio.ensure_future(r.get())
+        await until(lambda: r.gate.held == 1, "one held")
+        r.routes.remove("default", "echo")
+        r.gate.move()
+        answer = await asked
+        assert (answer.status, b"deleted meanwhile" in answer.body) == (404, True)

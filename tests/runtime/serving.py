@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 import uvloop
 
@@ -19,16 +20,63 @@ from relight.runtime.hosts.server import Server
 from relight.runtime.lifecycle import State
 
 
+class Serving(Protocol):
+    """What listens: our protocol's server, or gRPC's."""
+
+    async def start(self, sockets: list[socket.socket]) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+S = TypeVar("S", bound=Serving)
+
+
 @dataclass
-class Served:
-    """Where it listens, and its parts."""
+class Listening(Generic[S]):
+    """Where a server listens, and its parts."""
 
     engine: Engine
     port: int = 0
-    server: Server | None = None
+    server: S | None = None
     loop: asyncio.AbstractEventLoop | None = None
     _stopping: asyncio.Event | None = None
     _up: threading.Event = field(default_factory=threading.Event)
+
+    @contextmanager
+    def running(self, make: Callable[[Engine], S]) -> Iterator[None]:
+        """Serve the engine until the block ends."""
+        thread = threading.Thread(target=self._run, args=(make,), name="listening")
+        thread.start()
+        assert self._up.wait(10)
+        try:
+            yield
+        finally:
+            assert self.loop is not None
+            assert self._stopping is not None
+            self.loop.call_soon_threadsafe(self._stopping.set)
+            thread.join(10)
+            self.engine.stop()
+            assert not thread.is_alive()
+
+    def _run(self, make: Callable[[Engine], S]) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._main(make))
+
+    async def _main(self, make: Callable[[Engine], S]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        self.server = make(self.engine)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.port = listener.getsockname()[1]
+            await self.server.start([listener])
+            self._up.set()
+            await self._stopping.wait()
+            await self.server.stop()
+
+
+@dataclass
+class Served(Listening[Server]):
+    """A function on a real socket."""
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=10)
@@ -62,31 +110,5 @@ def loaded(function: Function, **environ: str) -> Engine:
 def served(function: Function, limits: Limits | None = None, **environ: str) -> Iterator[Served]:
     """Serve a loaded function until the block ends."""
     here = Served(loaded(function, **environ))
-
-    async def main() -> None:
-        here.loop = asyncio.get_running_loop()
-        here._stopping = asyncio.Event()
-        here.server = Server(here.engine, limits)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            here.port = listener.getsockname()[1]
-            await here.server.start([listener])
-            here._up.set()
-            await here._stopping.wait()
-            await here.server.stop()
-
-    def run() -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(main())
-
-    thread = threading.Thread(target=run, name="served")
-    thread.start()
-    assert here._up.wait(10)
-    try:
+    with here.running(lambda engine: Server(engine, limits)):
         yield here
-    finally:
-        assert here.loop is not None
-        assert here._stopping is not None
-        here.loop.call_soon_threadsafe(here._stopping.set)
-        thread.join(10)
-        here.engine.stop()
-        assert not thread.is_alive()

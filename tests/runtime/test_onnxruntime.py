@@ -182,6 +182,12 @@ def test_processors_by_quota(own: str, files: dict[str, str], want: float | None
     assert cpus._quota(tmp_path / "own", tmp_path / "cgroup") == want
 
 
+@pytest.mark.parametrize(("instances", "want"), [(1, 8), (2, 4), (3, 2), (8, 1), (20, 1)])
+def test_instances_share_the_processors(instances: int, want: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpus, "usable", lambda: 8)
+    assert cpus.share(instances) == want
+
+
 def test_at_least_one_processor_and_no_more_than_allowed() -> None:
     import os
 

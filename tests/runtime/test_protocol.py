@@ -212,6 +212,12 @@ def test_keeping_the_connection(server: Served, version: bytes, headers: list[by
             assert sock.recv(1000) == b""
 
 
+def test_what_one_version_may_leave_out_the_next_request_may_not(server: Served) -> None:
+    """The same headers as in the request before are not checked anew, unless it was of another version."""
+    without_host = b"POST / HTTP/%s\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\n{}"
+    assert statuses(server.exchange(without_host % b"1.0" + without_host % b"1.1")) == [200, 400]
+
+
 def test_an_offer_to_upgrade_is_ignored(server: Served) -> None:
     offer = [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABkAAQAAP__"]
     answer = server.exchange(post(b'"a"', *offer) + post(b'"b"', CLOSE))

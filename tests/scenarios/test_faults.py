@@ -85,10 +85,10 @@ def test_kill_9_leaves_no_orphan_and_the_next_goes_on(tmp_path: Path) -> None:
         first.process.wait()
         until_gone(started)
     with running_platform(home) as second:
-        # What was deployed is there without being applied again, at zero, and answers.
+        # What was deployed is there without being applied again, at zero, and answers from the first moment on.
+        answer = post(f"{second.functions}/default/survivor", {"n": 2})
         listed = json.loads(second.relight("get", "ksvc", "-o", "json").stdout)["items"]
         assert [one["metadata"]["name"] for one in listed] == ["survivor"]
-        answer = post(f"{second.functions}/default/survivor", {"n": 2})
         assert answer.status == 200, answer.data
         assert answer.json()["data"] == {"n": 2}
         started = children(second.process.pid)

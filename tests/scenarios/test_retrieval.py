@@ -73,6 +73,21 @@ def test_twenty_questions(stack: RunningPlatform) -> None:
     assert hits(stack) >= NEEDED
 
 
+def test_one_url_searches_and_reranks(stack: RunningPlatform) -> None:
+    """After the test above: its documents are there, and retrieve and embed are up or not, as it happens."""
+    for name in ("rerank", "search"):
+        stack.relight("apply", "-f", str(ROOT / f"manifests/base/{name}.yaml"))
+    url = f"{stack.functions}/default/search"
+    plain = post(url, {"query": "ask for a password without echo", "k": 3}, x_request_id="r1")
+    assert plain.status == 200, plain.data
+    found = plain.json()
+    assert (found["mode"], found["hits"][0]["document"], "degraded" in found) == ("hybrid", "getpass", False)
+    better = post(url, {"query": "ask for a password without echo", "k": 3, "rerank": True, "timeout_ms": 60000}).json()
+    assert (better["reranker"], len(better["hits"])) == ("late-interaction", 3)
+    assert {"embed_ms", "search_ms", "words_ms", "rerank_ms"} <= better["timings"].keys()
+    assert post(url, {"query": "", "k": 0}).status == 400
+
+
 def test_zeroed_weights_fail_the_twenty_questions(tmp_path: Path) -> None:
     """The test above must be able to fail: with a model that has lost its weights it does."""
     folder = tmp_path / "zeroed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kit import http, make_function, post
 
 from relight.net.kube import Kube
@@ -78,16 +80,26 @@ def test_every_cold_start_names_its_phases_and_they_add_up(stack: RunningPlatfor
     url = deploy(stack, make_function(tmp_path, "phases", SLOW))
     wait_for_replicas(stack, "phases-00001", 0)
     begun = time.monotonic()
-    assert post(url, {}).status == 200
+    answer = post(url, {}, **{"relight-timing": "1"})
+    assert answer.status == 200
     whole = time.monotonic() - begun
+    said = answer.headers.getlist("server-timing")[-1]
+    told = {name: float(ms) / 1000 for name, ms in re.findall(r"(\w+);dur=([\d.]+)", said)}
     (cold,) = cold_starts(stack, "phases-00001")
     assert set(cold["phases"]) == {"hold", "fork", "import", "fetch", "load", "warmup", "first_answer"}
     assert all(seconds >= 0 for seconds in cold["phases"].values())
     assert abs(sum(cold["phases"].values()) - cold["total"]) <= 0.05 * cold["total"]
     assert cold["total"] <= whole
     assert "coldstart revision=default/phases-00001" in stack.log.read_text()
+    assert told.keys() == {*cold["phases"], "total"}
+    assert told["load"] == pytest.approx(cold["phases"]["load"], abs=1e-3)
+    assert abs(sum(told.values()) - 2 * told["total"]) <= 0.05 * told["total"]
     metrics = http.request("GET", f"{stack.functions}/metrics").data.decode()
-    assert 'relight_cold_start_seconds_count{phase="load",revision="default/phases-00001"} 1.0' in metrics
+    labels = 'function="default/phases",phase="load",revision="default/phases-00001"'
+    assert f"relight_cold_start_seconds_count{{{labels}}} 1.0" in metrics
+    for kind, name in (("revision", "phases-00001"), ("ksvc", "phases")):
+        shown = stack.relight("describe", kind, name).stdout
+        assert re.search(r"cold starts \(ms\):\n.*HOLD +FORK +IMPORT +FETCH +LOAD +WARMUP +FIRST_ANSWER", shown), shown
 
 
 def test_more_load_more_replicas(stack: RunningPlatform, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from relight.store.objects import Listing, Objects
 
@@ -30,6 +31,9 @@ class Faulty:
         self._called("list", folder)
         return self.inner.list(folder)
 
+    def place(self, key: str) -> Path | None:
+        return self.inner.place(key)
+
     def size(self, key: str) -> int:
         self._called("size", key)
         return self.inner.size(key)
@@ -42,9 +46,21 @@ class Faulty:
         self._called("read", key)
         return self.inner.read_into(key, offset, buffer, tag)
 
-    def put(self, key: str, chunks: Iterable[bytes], *, create: bool = False, size: int | None = None) -> None:
+    def put(
+        self,
+        key: str,
+        chunks: Iterable[bytes],
+        *,
+        create: bool = False,
+        size: int | None = None,
+        resume: bool = False,
+    ) -> None:
         self._called("put", key)
-        self.inner.put(key, self._bounded(chunks), create=create, size=size)
+        self.inner.put(key, self._bounded(chunks), create=create, size=size, resume=resume)
+
+    def holds(self, key: str, chunks: Iterable[bytes], size: int) -> bool:
+        self._called("holds", key)
+        return self.inner.holds(key, chunks, size)
 
     def _bounded(self, chunks: Iterable[bytes]) -> Iterable[bytes]:
         for chunk in chunks:

@@ -91,7 +91,8 @@ def test_the_way_of_a_model(
     assert relight("model", "gc", "--keep", "1", "-o", "json").json["removed"] == [{"model": "bert", "version": 1}]
     assert relight("model", "rm", "bert", "--all").code == 0
     assert relight("model", "list").err.startswith("no models in ")
-    assert sorted(storage.all()) == [f"bert/{number}/.relight/claim.json" for number in (1, 2, 3)]
+    claims = ("claim-1.json", "claim.json")
+    assert sorted(storage.all()) == [f"bert/{number}/.relight/{claim}" for number in (1, 2, 3) for claim in claims]
 
 
 def test_the_cache_of_a_node(

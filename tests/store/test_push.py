@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -14,9 +15,11 @@ from typing import Any
 import pytest
 from store.faulty import Faulty
 
-from relight.base.errors import BadInput, Conflict, MissingWeights, NoSpace, StoreError
+from relight.base.errors import BadInput, Conflict, CorruptWeights, MissingWeights, NoSpace, StoreError, Unreachable
+from relight.store.cache import NodeCache
 from relight.store.files import Files
-from relight.store.manifest import CHUNK, Manifest
+from relight.store.keys import Keys
+from relight.store.manifest import CHUNK, File, Manifest
 from relight.store.repository import Repository
 
 MODEL_JSON = "bert/.relight/model.json"
@@ -138,7 +141,7 @@ def test_names_that_are_refused(repository: Repository, weights: Path, name: str
     "uri", ["s3:///models", "s3://bucket/m?x=1", "models", "file:models", "http://host/models", ""]
 )
 def test_repositories_that_cannot_be_opened(uri: str) -> None:
-    with pytest.raises(BadInput, match="supported are folders, file:///absolute/path, and s3://bucket/prefix"):
+    with pytest.raises(BadInput, match="supported are /absolute/path, file:///absolute/path, and s3://bucket/prefix"):
         Repository.open(uri)
 
 
@@ -189,11 +192,11 @@ import os, signal, sys
 from relight.store.repository import Repository
 repository = Repository.open(sys.argv[1])
 put = repository.objects.put
-def deadly(key, chunks, *, create=False, size=None):
+def deadly(key, chunks, **options):
     if key.endswith(sys.argv[4]):
         next(iter(chunks))
         os.kill(os.getpid(), signal.SIGKILL)
-    put(key, chunks, create=create, size=size)
+    put(key, chunks, **options)
 if sys.argv[4]:
     repository.objects.put = deadly
 print(repository.push(sys.argv[2], sys.argv[3]))
@@ -206,8 +209,8 @@ def start_push(uri: str, weights: Path, name: str, die_at: str = "") -> subproce
 
 
 @pytest.mark.parametrize("at", ["model.onnx", "tokenizer.json", "manifest.json"])
-def test_a_push_that_is_killed_is_never_seen_and_swept_by_the_next(
-    repository: Repository, storage: Any, weights: Path, at: str
+def test_a_push_that_is_killed_is_never_seen_and_gone_on_with_by_the_next(
+    repository: Repository, storage: Any, weights: Path, at: str, cache: NodeCache, read_all: Any
 ) -> None:
     with start_push(storage.uri, weights, "bert", at) as process:
         assert process.wait(30) == -signal.SIGKILL
@@ -215,10 +218,67 @@ def test_a_push_that_is_killed_is_never_seen_and_swept_by_the_next(
     assert (repository.versions("bert"), repository.models()) == ([], [])
     with pytest.raises(MissingWeights):
         repository.manifest("bert", 1)
-    # Its number is never used again: whoever still sweeps it can do no harm to another.
+    stored = {key for key in storage.all() if ".relight" not in key}
+    storage.calls.clear()
+    assert repository.push(weights, "bert") == 1
+    put = {call.removeprefix("put ") for call in storage.calls if call.startswith("put") and ".relight" not in call}
+    assert put == {f"bert/1/{name}" for name in read_all(weights)} - stored, "what was there is not sent again"
+    with cache.fetch(repository, "bert") as fetched:
+        assert read_all(fetched.path) == read_all(weights)
+    left = sorted(key for key in storage.all() if not key.startswith("bert/1/"))
+    assert left == [MODEL_JSON]
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "then-encrypted"])
+def test_other_weights_after_a_push_that_was_killed(
+    repository: Repository, storage: Any, weights: Path, cache: NodeCache, read_all: Any, encrypted: bool
+) -> None:
+    """What differs is stored anew, what does not belong there goes."""
+    with start_push(storage.uri, weights, "bert", "manifest.json") as process:
+        assert process.wait(30) == -signal.SIGKILL
+    (weights / "assets" / "empty.txt").unlink()
+    with open(weights / "model.onnx", "r+b") as file:
+        file.seek(CHUNK)
+        file.write(b"other")
+    sealing = Repository(storage, Keys((bytes(32),) if encrypted else ()))
+    assert sealing.push(weights, "bert") == 1
+    with cache.fetch(sealing, "bert") as fetched:
+        assert read_all(fetched.path) == read_all(weights)
+    kept = [key for key in storage.all() if key.startswith("bert/1/") and ".relight" not in key]
+    assert sorted(kept) == ["bert/1/model.onnx", "bert/1/tokenizer.json"]
+
+
+def test_a_push_whose_way_is_cut_goes_on(repository: Repository, storage: Any, weights: Path) -> None:
+    """In the same process too, and on any machine: it has said that it gave up."""
+
+    def fail(verb: str, key: str) -> None:
+        if verb == "put" and key.endswith("model.onnx"):
+            raise Unreachable("the way to storage is cut")
+
+    storage.before = fail
+    with pytest.raises(Unreachable):
+        repository.push(weights, "bert")
+    assert repository.versions("bert") == []
+    storage.before = lambda verb, key: None
+    storage.calls.clear()
+    assert repository.push(weights, "bert") == 1
+    assert "put bert/1/model.onnx" in storage.calls
+    assert "put bert/1/tokenizer.json" not in storage.calls
+
+
+def test_a_number_whose_version_was_removed_is_not_used_again(
+    repository: Repository, storage: Any, weights: Path
+) -> None:
+    repository.push(weights, "bert")
+    repository.remove("bert", 1)
+    # As it is when the process that removed it is dead, and something of it was left.
+    for key in [key for key in storage.all() if "claim" in key]:
+        storage.edit(key, lambda data: json.dumps(json.loads(data) | {"pid": 0}).encode())
+    storage.inner.put("bert/1/left.bin", [b"left"])
+    assert repository.sweep("bert") == 1
+    for key in [key for key in storage.all() if "claim" in key]:
+        storage.edit(key, lambda data: json.dumps(json.loads(data) | {"pid": 0}).encode())
     assert repository.push(weights, "bert") == 2
-    left = sorted(key for key in storage.all() if not key.startswith("bert/2/"))
-    assert left == [MODEL_JSON, "bert/1/.relight/claim.json"]
 
 
 def test_pushes_at_once_take_a_version_each_and_do_not_mix(
@@ -263,6 +323,7 @@ def edit(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], bytes]:
         pytest.param(lambda data: b"", "is corrupt: it is not JSON", id="empty"),
         pytest.param(lambda data: b"[1]", "is corrupt: it has no format number", id="list"),
         pytest.param(edit(lambda v: v.update(format=2)), "of format 2, and this relight reads format 1", id="newer"),
+        pytest.param(edit(lambda v: v.update(hash="md5")), "digests by 'md5', and this relight knows", id="hash"),
         pytest.param(edit(lambda v: v["files"].pop()), "digest does not fit the files", id="file-gone"),
         pytest.param(edit(lambda v: v["files"][0].update(size=1)), "digest does not fit the files", id="size"),
         pytest.param(edit(lambda v: v["files"][0].update(path="../up")), "no file name inside", id="escape"),
@@ -284,3 +345,28 @@ def test_a_manifest_reads_as_it_was_written(repository: Repository, weights: Pat
     repository.push(weights, "bert")
     manifest = repository.manifest("bert", 1)
     assert Manifest.decode(manifest.encode(), "here") == manifest
+
+
+def with_sha256(data: bytes, weights: bytes) -> bytes:
+    """A manifest as they were before they named a hash."""
+    value = json.loads(data)
+    del value["hash"]
+    chunks = [hashlib.sha256(weights).hexdigest()]
+    value["files"] = [{"path": "model.onnx", "size": len(weights), "chunks": chunks}]
+    value["digest"] = Manifest.of([File("model.onnx", len(weights), tuple(chunks))], "sha256").digest
+    return json.dumps(value).encode()
+
+
+def test_a_manifest_that_names_no_hash_has_sha256(
+    repository: Repository, storage: Any, make: Callable[..., Path], cache: NodeCache
+) -> None:
+    source = make(100)
+    repository.push(source, "bert")
+    weights = (source / "model.onnx").read_bytes()
+    storage.edit("bert/1/.relight/manifest.json", lambda data: with_sha256(data, weights))
+    with cache.fetch(repository, "bert") as fetched:
+        assert (fetched.path / "model.onnx").read_bytes() == weights
+    cache.verify(fetched.digest.removeprefix("sha256:"))
+    storage.edit("bert/1/model.onnx", lambda data: bytes([data[0] ^ 1]) + data[1:])
+    with pytest.raises(CorruptWeights, match="do not have the digest"):
+        NodeCache(cache.path.parent / "other").fetch(repository, "bert")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from store.proxy import Asked, Fault, Proxy
 
 from relight.base.errors import CorruptWeights, StoreError, Unreachable
 from relight.store.cache import NodeCache
+from relight.store.keys import Keys
 from relight.store.manifest import CHUNK
 from relight.store.repository import Repository
 from relight.store.s3 import S3
@@ -173,10 +175,12 @@ def test_a_push_that_fails_leaves_no_parts(
 PUSH = """
 import os, signal, sys
 from relight.store import uploading
+from relight.store.keys import Keys
 from relight.store.repository import Repository
-repository = Repository.open(sys.argv[1])
-def die(client, where, parts):
-    next(iter(parts))
+repository = Repository.open(sys.argv[1], Keys.from_environ(os.environ))
+send = uploading._send
+def die(client, where, parts, stored):
+    send(client, where, [next(parts) for _ in range(2)], stored)
     os.kill(os.getpid(), signal.SIGKILL)
 uploading._send = die
 repository.push(sys.argv[2], "bert")
@@ -191,6 +195,30 @@ def test_parts_of_a_push_that_was_killed_are_cleaned(
     repository = Repository(s3)
     assert repository.versions("bert") == []
     assert s3.clean(0.0) == 1
+    assert "Uploads" not in client.list_multipart_uploads(Bucket=bucket)
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+def test_parts_of_a_push_that_was_killed_are_not_sent_again(
+    far: Repository,
+    proxy: Proxy,
+    client: Any,
+    bucket: str,
+    make: Callable[..., Path],
+    encrypted: bool,
+    cache: NodeCache,
+) -> None:
+    source = make(2 * CHUNK + 5)
+    key = {"RELIGHT_ENCRYPTION_KEY": base64.b64encode(bytes(32)).decode()} if encrypted else {}
+    argv = [sys.executable, "-c", PUSH, far.uri, str(source)]
+    assert subprocess.run(argv, timeout=60, check=False, env=os.environ | key).returncode == -signal.SIGKILL
+    assert len([asked for asked in proxy.asked if asked.method == "PUT" and asked.key.endswith(MODEL)]) == 2
+    proxy.asked.clear()
+    repository = Repository(far.objects, Keys.from_environ(key))
+    assert repository.push(source, "bert") == 1
+    assert len([asked for asked in proxy.asked if asked.method == "PUT" and asked.key.endswith(MODEL)]) == 1
+    with cache.fetch(repository, "bert") as fetched:
+        assert (fetched.path / "model.onnx").read_bytes() == (source / "model.onnx").read_bytes()
     assert "Uploads" not in client.list_multipart_uploads(Bucket=bucket)
 
 

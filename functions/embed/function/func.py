@@ -9,8 +9,7 @@ import numpy as np
 
 from relight import sdk
 from relight.retrieval.documents import Pieces
-
-from .encoder import Encoder, read_tokenizer
+from relight.retrieval.encoder import Encoder, read_tokenizer
 
 DIMENSION = 384
 

@@ -1,19 +1,23 @@
-"""Finds the chunks that are nearest to a question."""
+"""Finds the chunks that answer a question best: by words, by meaning, or both together."""
 
 from __future__ import annotations
 
+import logging
+import math
 import time
-import uuid
-from collections.abc import Mapping
 from typing import Any
 
 from relight import sdk
-from relight.retrieval.milvus import Milvus
-from relight.retrieval.vectors import VectorStore
+from relight.retrieval.caching import ENTRIES, ResultCache, cache_key
+from relight.retrieval.quality import Recall, RecallWatch, RollingSample
+from relight.retrieval.questions import Question
+from relight.retrieval.remote import RemoteEncoder
+from relight.retrieval.searching import FUSIONS, MODES, Found, Fusion, Searcher
+from relight.retrieval.stores import store_of
+from relight.retrieval.vectors import Hit, Space, VectorStore, check_space
 
-from .embedding import RemoteEncoder
+log = logging.getLogger("relight.retrieve")
 
-MAX_K = 100
 EMBED_TIMEOUT = 30.0
 """Seconds for the query's vector: a cold encoder included, a dead one not waited for."""
 
@@ -21,7 +25,7 @@ EMBED_TIMEOUT = 30.0
 class Retrieve(sdk.Step):
     """``{"query": text, "k": 5, "filter": {field: value}}`` to ranked hits, best first.
 
-    ``filter`` is equality on ``document`` or on fields of the metadata. What was indexed before the question is found.
+    What was indexed before the question is found. Answers are kept until something is written to the collection.
     """
 
     reply_type = "dev.relight.hits.v1"
@@ -30,67 +34,107 @@ class Retrieve(sdk.Step):
 
     def load(self) -> None:
         env = self.context.env
-        missing = [name for name in ("MILVUS_URI", "EMBED_URL") if not env.get(name)]
+        missing = ["EMBED_URL"] if not env.get("EMBED_URL") else []
+        if not (env.get("VECTOR_STORE") or env.get("MILVUS_URI")):
+            missing.insert(0, "MILVUS_URI")
         if missing:
             raise ValueError(f"{' and '.join(missing)} not set: expected the URLs of Milvus and of the function embed")
-        self.store = Milvus(env["MILVUS_URI"], env.get("MILVUS_COLLECTION") or "documents")
+        self.store = store_of(env, self.context.cache)
         self.encoder = RemoteEncoder(
             env["EMBED_URL"], env.get("EMBED_MODEL") or "minilm", EMBED_TIMEOUT, env.get("RELIGHT_ROUTER")
         )
+        self._mode = _one_of(env.get("RETRIEVE_MODE") or "hybrid", MODES, "RETRIEVE_MODE")
+        method = _one_of(env.get("RETRIEVE_FUSION") or "weighted", FUSIONS, "RETRIEVE_FUSION")
+        self._fusion = Fusion(method, _weights(env.get("RETRIEVE_WEIGHTS") or "dense=1,bm25=1"))
+        self._cache: ResultCache[Found] = ResultCache(int(env.get("RESULT_CACHE") or ENTRIES))
+        self._sample = RollingSample()
+        # On a store of its own: a scan must not be in the way of searches.
+        self._watch = RecallWatch(store_of(env), self._sample, self._tell, float(env.get("RECALL_EVERY") or 0))
+        self._watch.start()
 
     def run(self, data: Any, event: sdk.Event | None) -> dict[str, Any]:
-        query, k, where = _parse(data)
+        question = Question.parse(data, self._mode)
         begun = time.perf_counter()
-        vector = self.encoder.encode(query, _tracing(event))
-        embedded = time.perf_counter()
-        hits = self.store.search(vector, k, where)
-        searched = time.perf_counter()
-        return {
-            "query": query,
-            "hits": [
-                {
-                    "document": hit.document,
-                    "chunk": hit.chunk,
-                    "text": hit.text,
-                    "score": hit.score,
-                    **({"metadata": dict(hit.metadata)} if hit.metadata else {}),
-                }
-                for hit in hits
-            ],
-            "timings": {"embed_ms": _ms(embedded - begun), "search_ms": _ms(searched - embedded)},
+        key = cache_key(question.text, {"query": question.query(), "mode": question.mode, "model": self.encoder.model})
+        # Read before the search: a write that comes during it makes the answer stale, not wrong for good.
+        version = self.store.version()
+        found = self._cache.get(key, version)
+        cached = found is not None
+        if found is None:
+            found = self._search(question, event)
+            if not found.missing:
+                self._cache.put(key, version, found)
+        timings = {} if cached else {f"{step}_ms": _ms(seconds) for step, seconds in found.timings.items()}
+        answer: dict[str, Any] = {
+            "query": question.text,
+            "mode": found.mode,
+            "hits": [_told(hit) for hit in found.hits],
+            "timings": {**timings, "total_ms": _ms(time.perf_counter() - begun)},
         }
+        if cached:
+            answer["cached"] = True
+        if found.missing:
+            answer["degraded"] = dict(found.missing)
+        return answer
+
+    def _search(self, question: Question, event: sdk.Event | None) -> Found:
+        headers, until = sdk.headers_onward(event), _deadline()
+
+        def encode(text: str) -> list[float]:
+            left = None if until is None else until - time.monotonic()
+            vector = self.encoder.encode(text, headers, left)
+            space = self.store.space()
+            if space is not None:
+                if not question.where:
+                    self._sample.add(vector, question.tenant)
+                check_space(Space(len(vector), self.encoder.model, space.metric), self.store.collection, space)
+            return vector
+
+        found = Searcher(self.store, encode, self._fusion).search(question.text, question.query(), question.mode)
+        if found.missing and not question.degrade:
+            raise sdk.NotReady(f"a side of the search failed: {'; '.join(found.missing.values())}", retry_after=1)
+        return found
+
+    def _tell(self, recall: Recall | None) -> None:
+        value = recall.value if recall is not None else math.nan
+        self.context.gauge("relight_index_recall", "Share of the true 10 nearest that the index finds", value)
+        questions = recall.questions if recall is not None else 0
+        self.context.gauge("relight_index_recall_questions", "Questions that the recall was measured on", questions)
+        log.info("index.recall value=%.4f questions=%d", value, questions)
 
     def unload(self) -> None:
+        self._watch.close()
         self.encoder.close()
         self.store.close()
 
 
-def _parse(data: Any) -> tuple[str, int, Mapping[str, Any]]:
-    if not isinstance(data, dict):
-        raise sdk.BadInput('expected JSON such as {"query": "parse command line options", "k": 5}')
-    query, k, where = data.get("query"), data.get("k", 5), data.get("filter") or {}
-    problems = []
-    if not isinstance(query, str) or not query.strip():
-        problems.append(sdk.Problem("query", "expected a text"))
-    if type(k) is not int or not 1 <= k <= MAX_K:
-        problems.append(sdk.Problem("k", f"expected a whole number from 1 to {MAX_K}"))
-    if not isinstance(where, dict):
-        problems.append(sdk.Problem("filter", "expected an object of fields and values"))
-    for key in data.keys() - {"query", "k", "filter"}:
-        problems.append(sdk.Problem(key, "unknown; expected query, k or filter"))
-    if problems:
-        raise sdk.BadInput.of(problems)
-    return str(query), k, where
+def _told(hit: Hit) -> dict[str, Any]:
+    metadata = {"metadata": dict(hit.metadata)} if hit.metadata else {}
+    return {"document": hit.document, "chunk": hit.chunk, "text": hit.text, "score": hit.score, **metadata}
 
 
-def _tracing(event: sdk.Event | None) -> dict[str, str]:
-    """What ties the call of embed to this one: the request's id and trace, or the event's, or an id of its own."""
+def _one_of(value: str, known: tuple[str, ...], variable: str) -> str:
+    if value not in known:
+        raise ValueError(f"{variable}: expected {', '.join(known)}, got {value!r}")
+    return value
+
+
+def _weights(text: str) -> dict[str, float]:
+    """``dense=1,bm25=0.5``."""
+    try:
+        found = {name.strip(): float(value) for name, value in (one.split("=") for one in text.split(","))}
+    except ValueError:
+        found = {}
+    if not found or not found.keys() <= {"dense", "bm25"} or min(found.values()) < 0:
+        raise ValueError(f"RETRIEVE_WEIGHTS: expected weights such as dense=1,bm25=0.5, got {text!r}")
+    return found
+
+
+def _deadline() -> float | None:
+    """When the caller stops waiting, on this process's clock; None where it did not say."""
     current = sdk.current_request()
-    headers = {"x-request-id": str(uuid.uuid4())} | (current.passed_on() if current is not None else {})
-    for name in ("traceparent", "tracestate"):
-        if event is not None and event.get(name):
-            headers[name] = str(event.get(name))
-    return headers
+    left = current.seconds_left if current is not None else None
+    return time.monotonic() + left if left is not None else None
 
 
 def _ms(seconds: float) -> float:

@@ -1,29 +1,56 @@
 """Cuts a document into chunks that fit the encoder."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from relight import sdk
+from relight.retrieval.chunking import Cutting, RepositoryTokenizer, chunks_of
 from relight.retrieval.documents import Document
-from relight.retrieval.splitting import split
-
-SIZE = 120
-"""Words in a chunk: about 160 tokens of English, within the 256 that the encoder reads."""
-OVERLAP = 20
-"""Words that a chunk repeats of the one before, so that what stands across a border is found."""
 
 
 class Split(sdk.Step):
-    """``dev.relight.document.v1`` to ``dev.relight.chunks.v1``. Chunks are numbered in the order of the text."""
+    """``dev.relight.document.v1`` to ``dev.relight.chunks.v1``. Chunks are numbered in the order of the text.
+
+    A document says its ``format`` (text, markdown, html, pdf), and may say how it is to be cut: ``"split": {"by":
+    "headings", "size": 120, "overlap": 20}``. Otherwise the function's environment says so, and then this file.
+    """
 
     reply_type = "dev.relight.chunks.v1"
 
+    def load(self) -> None:
+        env = self.context.env
+        size, overlap = _number(env, "SPLIT_SIZE"), _number(env, "SPLIT_OVERLAP")
+        self._cutting = Cutting.of(env.get("SPLIT_BY") or "words", size, overlap)
+        self._tokenizer = RepositoryTokenizer(env.get("SPLIT_MODEL") or "minilm", env)
+
     def run(self, data: Any, event: sdk.Event | None) -> dict[str, Any]:
         document = Document.parse(data)
-        chunks = [
-            {"id": str(number), "start": chunk.start, "end": chunk.end, "text": chunk.text}
-            for number, chunk in enumerate(split(document.text, SIZE, OVERLAP))
+        pieces = chunks_of(document, self._asked(data.get("split")), self._tokenizer.ends)
+        return {**document.head(), "chunks": [piece.fields() for piece in pieces]}
+
+    def _asked(self, options: Any) -> Cutting:
+        if options is None:
+            return self._cutting
+        if not isinstance(options, dict) or not options.keys() <= {"by", "size", "overlap"}:
+            raise sdk.BadInput.of([sdk.Problem("split", "expected an object of by, size and overlap")])
+        problems = [
+            sdk.Problem(f"split.{name}", "expected a whole number")
+            for name in ("size", "overlap")
+            if name in options and type(options[name]) is not int
         ]
-        return {**document.head(), "chunks": chunks}
+        if problems:
+            raise sdk.BadInput.of(problems)
+        return Cutting.of(str(options.get("by", self._cutting.by)), options.get("size"), options.get("overlap"))
+
+
+def _number(env: Any, name: str) -> int | None:
+    value = env.get(name)
+    if not value:
+        return None
+    if not value.isdecimal():
+        raise ValueError(f"{name}: expected a whole number, got {value!r}")
+    return int(value)
 
 
 def new() -> Split:

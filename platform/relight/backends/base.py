@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, Protocol
 
 from relight.wire.tensors import Array, TensorSpec
@@ -29,6 +28,8 @@ class Declared:
     accelerators: Sequence[str] = ()
     """``gpu_execution_accelerator`` names of config.pbtxt; ``tensorrt`` is acted on."""
     parameters: Mapping[str, str] = field(default_factory=dict)
+    instances: int = 1
+    """Runs that may go on at the same time: where no number of threads is given, they share the processors."""
 
 
 NOTHING = Declared()
@@ -72,26 +73,4 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Let go of the model and end what works behind it. Idempotent."""
-        ...
-
-
-class Backend(Protocol):
-    """Opens model files of one kind."""
-
-    def open(
-        self,
-        path: Path,
-        *,
-        threads: int | None = None,
-        cache: Path | None = None,
-        digest: str | None = None,
-        declared: Declared = NOTHING,
-    ) -> Session:
-        """Load a model.
-
-        ``threads`` None: as many as this process may use. ``cache`` is a folder of this node for what can be made
-        again; ``digest`` names the file's content there, its path, size and time do where it is None. MissingWeights
-        or CorruptWeights name the file that is not there or cannot be read, PlatformError what is not installed or not
-        there to run it on.
-        """
         ...

@@ -38,6 +38,11 @@ def usable() -> int:
     return max(1, min(allowed, math.ceil(quota)) if quota else allowed)
 
 
+def share(instances: int) -> int:
+    """The threads of one run where so many go on at once: more would only wait for each other's processors."""
+    return max(1, usable() // max(1, instances))
+
+
 def limit() -> float | None:
     """The processors that this process's cgroups give it; None where they set no limit."""
     return _quota(_CGROUP, _CGROUPS)

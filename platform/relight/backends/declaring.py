@@ -16,4 +16,5 @@ def of_config(config: ModelConfig) -> Declared:
         gpus=group.gpus,
         accelerators=config.accelerators,
         parameters=config.parameters,
+        instances=config.instances,
     )

@@ -14,8 +14,6 @@ from relight.backends.placing import CUDA, TENSORRT
 from relight.base.errors import PlatformError
 
 State = Literal["ok", "missing", "problem", "not verified"]
-_ANSWER = 10.0
-"""Seconds that nvidia-smi may take: a driver that hangs shall not hang us."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def _gpus() -> list[Finding]:
         return [Finding("gpu", "NVIDIA", "missing", "no device files and no nvidia-smi")]
     query = [program, "--query-gpu=index,name,memory.total,driver_version,mig.mode.current", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=_ANSWER, check=True).stdout
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=gpus.ANSWER, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         return [Finding("gpu", "NVIDIA", "problem", f"nvidia-smi does not answer: {error}")]
     lines = [line.strip() for line in answer.splitlines() if line.strip()]

@@ -16,15 +16,16 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from relight.backends import cpus, gpus
-from relight.backends.base import NOTHING, Declared, Placement
+from relight.backends import gpus
+from relight.backends.base import Declared, Placement
 from relight.backends.graphs import DATA, GRAPH, Graphs, Measured
+from relight.backends.opening import Opening, Options
 from relight.backends.placing import CPU, CUDA, TENSORRT, on_onnxruntime
-from relight.base.errors import CorruptWeights, MissingWeights, PlatformError
+from relight.base.errors import CorruptWeights, PlatformError
 from relight.wire.tensors import ANY, Array, TensorSpec
 
 log = logging.getLogger("relight.onnxruntime")
@@ -51,24 +52,15 @@ _EXTERNAL_MIN_BYTES = "1024"
 class OnnxRuntime:
     """The backend. Its library is imported when the first model is opened."""
 
-    def open(
-        self,
-        path: Path,
-        *,
-        threads: int | None = None,
-        cache: Path | None = None,
-        digest: str | None = None,
-        declared: Declared = NOTHING,
-    ) -> OnnxSession:
+    def open(self, path: Path, **options: Unpack[Options]) -> OnnxSession:
         """Load a model for its first result; ``OnnxSession`` goes on from there."""
         runtime = library()
-        if not path.is_file():
-            raise MissingWeights(f"there is no model file {path}")
-        place = on_onnxruntime(declared, runtime.get_available_providers(), gpus.visible(), threads or cpus.usable())
-        log.info("model.placed model=%s %s", path, " ".join(f"{k}={v!r}" for k, v in place.describe().items()))
+        given = Opening(path, **options)
+        available = runtime.get_available_providers()
+        place = given.placed(on_onnxruntime(given.declared, available, gpus.visible(), given.run_threads))
         if place.engine != CPU:
-            return _on_gpu(path, place, declared, cache)
-        graphs = Graphs.of(cache, path, digest, runtime.__version__) if cache is not None else None
+            return _on_gpu(path, place, given.declared, given.cache)
+        graphs = Graphs.of(given.cache, path, given.digest, runtime.__version__) if given.cache is not None else None
         for saved in (Graphs.shipped(path, runtime.__version__), graphs):
             if saved is None or not saved.chosen():
                 continue

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from relight.backends.base import Backend
+from relight.backends.opening import Backend
 from relight.base.errors import MissingWeights, Unprocessable
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import threading
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from relight.backends import gpus
-from relight.backends.base import NOTHING, Declared, Placement
+from relight.backends.base import Placement
+from relight.backends.opening import Opening, Options
 from relight.backends.placing import on_tensorrt
 from relight.backends.torch_calls import from_tensor, to_tensor
-from relight.base.errors import CorruptWeights, Failed, MissingWeights, PlatformError
+from relight.base.errors import CorruptWeights, Failed, PlatformError
 from relight.wire.tensors import Array, TensorSpec
 
 _DATATYPES = {
@@ -46,20 +47,11 @@ _TORCH = {
 class TensorRT:
     """The backend. Its libraries are imported when the first model is opened."""
 
-    def open(
-        self,
-        path: Path,
-        *,
-        threads: int | None = None,
-        cache: Path | None = None,
-        digest: str | None = None,
-        declared: Declared = NOTHING,
-    ) -> TensorRTSession:
+    def open(self, path: Path, **options: Unpack[Options]) -> TensorRTSession:
         """Load an engine onto a GPU. ``threads``, ``cache`` and ``digest`` mean nothing to it."""
         tensorrt, torch = libraries()
-        if not path.is_file():
-            raise MissingWeights(f"there is no model file {path}")
-        place = on_tensorrt(declared, gpus.visible())
+        given = Opening(path, **options)
+        place = given.placed(on_tensorrt(given.declared, gpus.visible()))
         torch.cuda.set_device(place.device)
         engine = tensorrt.Runtime(tensorrt.Logger(tensorrt.Logger.WARNING)).deserialize_cuda_engine(path.read_bytes())
         if engine is None:

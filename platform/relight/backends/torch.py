@@ -14,14 +14,15 @@ import threading
 import warnings
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from relight.backends import archives, cpus
-from relight.backends.base import NOTHING, Declared, Placement
+from relight.backends import archives
+from relight.backends.base import Declared, Placement
 from relight.backends.modules import build, reading
+from relight.backends.opening import Opening, Options
 from relight.backends.placing import on_torch
 from relight.backends.torch_calls import Call, described, from_signature, from_tensor, to_tensor
-from relight.base.errors import MissingWeights, PlatformError
+from relight.base.errors import PlatformError
 from relight.wire.tensors import Array
 
 log = logging.getLogger("relight.torch")
@@ -33,24 +34,15 @@ _DEPRECATIONS = (r"`torch\.jit\.\w+` is deprecated", r"torch\.ao\.quantization i
 class Torch:
     """The backend. Its library is imported when the first model is opened."""
 
-    def open(
-        self,
-        path: Path,
-        *,
-        threads: int | None = None,
-        cache: Path | None = None,
-        digest: str | None = None,
-        declared: Declared = NOTHING,
-    ) -> TorchSession:
+    def open(self, path: Path, **options: Unpack[Options]) -> TorchSession:
         """Load a model for inference; nothing is kept in ``cache``."""
         torch = library()
-        if not path.is_file():
-            raise MissingWeights(f"there is no model file {path}")
-        place = on_torch(declared, torch.cuda.is_available(), torch.cuda.device_count(), threads or cpus.usable())
-        log.info("model.placed model=%s %s", path, " ".join(f"{k}={v!r}" for k, v in place.describe().items()))
+        given = Opening(path, **options)
+        cuda, count = torch.cuda.is_available(), torch.cuda.device_count()
+        place = given.placed(on_torch(given.declared, cuda, count, given.run_threads))
         # One number for the whole process: PyTorch has one pool for all models.
         torch.set_num_threads(place.threads)
-        module, call = _read(torch, path, declared, place.device)
+        module, call = _read(torch, path, given.declared, place.device)
         return TorchSession(torch, module, call, place, path)
 
 

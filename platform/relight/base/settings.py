@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from relight.base.errors import BadInput, Problem
+from relight.base.units import parse_amounts
 
 
 def default_home(environ: Mapping[str, str]) -> Path:
@@ -97,6 +98,12 @@ class Settings:
     """Router of functions. 0: a free port."""
     broker_port: int = 8081
     """Broker ingress. 0: a free port."""
+    strict: bool = False
+    """Eventing behaves as Knative does, also where that is less kind to functions."""
+    resources: Mapping[str, int] = field(default_factory=dict)
+    """What the machine has, by resource, instead of what is found: thousandths of a core, bytes, pieces."""
+    limits: str = "auto"
+    """How memory and CPU limits are kept: ``auto``, control groups where they can be made; ``rlimit``, never those."""
     trace_decisions: Path | None = None
     """Where the autoscaler's decisions are written, as JSON lines; None: nowhere."""
     dead_letters: int = 10_000
@@ -133,6 +140,10 @@ class Settings:
                 problems.append(Problem(f"RELIGHT_{name.upper()}", f"expected a port from 0 to 65535, got {raw!r}"))
                 continue
             values[name] = int(str(raw))
+        strict = environ.get("RELIGHT_STRICT", "").lower()
+        if strict not in ("", "0", "1", "false", "true"):
+            problems.append(Problem("RELIGHT_STRICT", f"expected true or false, got {strict!r}"))
+        values["strict"] = strict in ("1", "true")
         for name in ("dead_letters", "dead_letter_days", "event_history"):
             raw = environ.get(f"RELIGHT_{name.upper()}")
             if not raw:
@@ -141,6 +152,16 @@ class Settings:
                 problems.append(Problem(f"RELIGHT_{name.upper()}", f"expected a whole number above 0, got {raw!r}"))
                 continue
             values[name] = int(raw)
+        limits = str(environ.get("RELIGHT_LIMITS") or "auto")
+        if limits not in ("auto", "rlimit"):
+            problems.append(Problem("RELIGHT_LIMITS", f"expected auto or rlimit, got {limits!r}"))
+        values["limits"] = limits
+        try:
+            values["resources"] = parse_amounts(
+                str(overrides.pop("resources", "") or environ.get("RELIGHT_RESOURCES") or "")
+            )
+        except ValueError as error:
+            problems.append(Problem("RELIGHT_RESOURCES", str(error)))
         level = str(overrides.pop("log_level", None) or environ.get("RELIGHT_LOG_LEVEL") or "info").lower()
         if level not in ("debug", "info", "warning", "error"):
             problems.append(Problem("RELIGHT_LOG_LEVEL", f"expected debug, info, warning or error, got {level!r}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
@@ -70,3 +71,23 @@ def format_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 10 else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def parse_amount(name: str, quantity: str | int | float) -> int:
+    """How much of a resource a quantity is, rounded up: thousandths of a core for ``cpu``, bytes for ``memory``, pieces
+    for anything else. ValueError where it is none."""
+    value = parse_quantity(quantity) * (1000 if name == "cpu" else 1)
+    if value < 0:
+        raise ValueError(f"expected {name} of 0 or more, got {quantity!r}")
+    return math.ceil(round(value, 6))
+
+
+def parse_amounts(text: str) -> dict[str, int]:
+    """Read ``cpu=4,memory=8Gi,nvidia.com/gpu=2``. ValueError says which part is wrong."""
+    found: dict[str, int] = {}
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        name, separator, quantity = part.partition("=")
+        if not separator or not name.strip() or not quantity.strip():
+            raise ValueError(f"{part!r}: expected NAME=QUANTITY such as nvidia.com/gpu=2")
+        found[name.strip()] = parse_amount(name.strip(), quantity.strip())
+    return found

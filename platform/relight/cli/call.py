@@ -13,6 +13,7 @@ import typer
 from relight.base.errors import BadInput, NotFound, Problem
 from relight.base.units import format_duration
 from relight.cli import exits
+from relight.cli.awaiting import explained
 from relight.cli.calls import pieces, request
 from relight.cli.output import note, waiting
 from relight.cli.target import Context, Kubeconfig, Namespace
@@ -58,7 +59,10 @@ def command(
     verb = (method or ("GET" if body is None else "POST")).upper()
     begun = time.monotonic()
     with ExitStack() as stack:
-        with waiting(f"{verb} {url}: waiting for an answer; at zero, a replica is started first"):
+        told = f"{verb} {url}: waiting for an answer; at zero, a replica is started first"
+        with waiting(told) as shown, ExitStack() as explaining:
+            if "://" not in name:
+                explaining.enter_context(explained(name, namespace, kubeconfig, context, shown.show))
             response = stack.enter_context(request(verb, url, headers, body, timeout))
         first = time.monotonic()
         for piece in pieces(response, url):

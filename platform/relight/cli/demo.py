@@ -105,10 +105,10 @@ def retrieve(running: Platform, question: str, k: int = 3) -> tuple[dict[str, An
 
 
 def ask(running: Platform, console: Console) -> None:
-    table = Table("question", "best answers (cosine)", "time", expand=False)
+    table = Table("question", "best answers", "time", expand=False)
     for question in QUESTIONS:
         found, took = retrieve(running, question)
-        best = [f"{hit['document']} ({hit['score']:.2f})" for hit in found["hits"]]
+        best = [hit["document"] for hit in found["hits"]]
         table.add_row(question, "\n".join(best), f"{took * 1000:.0f} ms", end_section=True)
     console.print(table)
 

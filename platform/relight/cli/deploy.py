@@ -125,9 +125,13 @@ def command(
     for name in done.removed:
         print(f"trigger {name} removed: func.yaml does not subscribe to it any more")
     if url:
-        serves_model = any(env.name == "RELIGHT_MODEL" for env in done.project.function.envs)
+        envs = done.project.function.envs
+        serves_model = any(env.name == "RELIGHT_MODEL" or (env.name, env.value) == _ANY_MODEL for env in envs)
         print(f"url: {url}")
         print(f"try: {curl(url, serves_model=serves_model)}")
+
+
+_ANY_MODEL = ("RELIGHT_FUNCTION", "model")
 
 
 def curl(url: str, *, serves_model: bool) -> str:

@@ -7,23 +7,25 @@ from typing import Annotated, Any
 
 import typer
 
-from relight.cli.kube import connect
-from relight.cli.output import print_table
+from relight.cli.kube import Connection, connect
+from relight.cli.output import AnyFormat, print_table, print_value
 from relight.cli.tables import tree
 from relight.cli.target import Context, Kubeconfig, Namespace
 
 _NOISE = ("managedFields", "selfLink")
 _COLD_START = "relight.dev/cold-start"
+_SERVING = "serving.knative.dev/"
 
 
 def command(
     kind: Annotated[str, typer.Argument(help="Such as ksvc, revision, trigger, broker, pod.")],
     name: Annotated[str, typer.Argument(help="The object.")],
+    output: Annotated[AnyFormat, typer.Option("-o", "--output", help="How to print.")] = "table",
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Show one object with its conditions and events."""
+    """Show one object with its conditions and events, and of functions the cold starts by phase."""
 
     with connect(kubeconfig, context, namespace) as link:
         resource = link.kube.resource(kind)
@@ -32,7 +34,26 @@ def command(
         )
         uid = value["metadata"].get("uid")
         events = link.kube.list("v1", "Event", link.namespace)["items"]
-    print_description(value, [event for event in events if event.get("involvedObject", {}).get("uid") == uid])
+        revisions = _revisions(link, resource.kind, name) if resource.api_version.startswith(_SERVING) else set()
+
+    def belongs(event: dict[str, Any]) -> bool:
+        involved = event.get("involvedObject", {}).get("uid")
+        return involved == uid or (involved in revisions and event.get("reason") == "ColdStart")
+
+    events = [event for event in events if belongs(event)]
+    if output == "table":
+        print_description(value, events)
+    else:
+        print_value({"object": value, "events": events}, output)
+
+
+def _revisions(link: Connection, kind: str, name: str) -> set[str]:
+    """Uids of what a function's Service or Configuration made: their cold starts are its own."""
+    if kind not in ("Service", "Configuration"):
+        return set()
+    label = f"serving.knative.dev/{kind.lower()}"
+    found = link.kube.list(f"{_SERVING}v1", "Revision", link.namespace)["items"]
+    return {one["metadata"]["uid"] for one in found if (one["metadata"].get("labels") or {}).get(label) == name}
 
 
 def print_description(value: dict[str, Any], events: list[dict[str, Any]]) -> None:

@@ -74,7 +74,8 @@ def _last_log(link: Connection, name: str) -> list[str] | None:
     folder = Settings.from_environ().home.logs / "pods" / link.namespace
     replica = re.compile(re.escape(name) + r"-\d{5}-deployment-.+\.log")
     try:
-        files = [entry for entry in os.scandir(folder) if replica.fullmatch(entry.name)]
+        with os.scandir(folder) as found:
+            files = [entry for entry in found if replica.fullmatch(entry.name)]
         newest = max(files, key=lambda entry: entry.stat().st_mtime, default=None)
         return None if newest is None else Path(newest.path).read_text(errors="replace").splitlines()
     except FileNotFoundError:

@@ -46,7 +46,10 @@ COMMANDS = (
     Command("deploy", "relight.cli.deploy", "Deploy a function's folder and wait until it is ready.", _FUNCTIONS),
     Command("wheel", "relight.cli.wheel", "Lay relight's wheel into a function's folder.", _FUNCTIONS),
     Command("call", "relight.cli.call", "Call a function and print its answer.", _FUNCTIONS),
+    Command("open", "relight.cli.open", "Open a function's URL in the browser.", _FUNCTIONS),
     Command("logs", "relight.cli.logs", "Print what a function's replicas have logged.", _FUNCTIONS),
+    Command("warm", "relight.cli.warm", "See what is kept warm, and why; simulate policies.", _FUNCTIONS),
+    Command("cost", "relight.cli.cost", "Show what functions cost, busy, idle and cold.", _FUNCTIONS),
     Command("traffic", "relight.cli.traffic", "Show or change which revision gets how much.", _FUNCTIONS),
     Command("render", "relight.cli.render", "Print the objects that apply or deploy would send.", _OBJECTS),
     Command("diff", "relight.cli.diff", "Show what apply would change.", _OBJECTS),
@@ -57,6 +60,8 @@ COMMANDS = (
     Command("convert", "relight.cli.convert", "Turn manifests of other platforms into relight's.", _OBJECTS),
     Command("model", "relight.cli.model", "Push and pull models, make them smaller or quicker.", _MODELS),
     Command("cache", "relight.cli.cache", "See and fill the cache of models on this node.", _MODELS),
+    Command("index", "relight.cli.index", "Plan, build and see a collection's vector index.", _MODELS),
+    Command("eval", "relight.cli.evaluate", "Measure how well retrieval answers a data set.", _MODELS),
     Command("events", "relight.cli.events", "Send events, and see what becomes of them.", _MODELS),
 )
 

@@ -65,6 +65,23 @@ def model(
     _announce(write("model", name, folder or Path(name), {"__MODEL__": served}), name)
 
 
+@command.command()
+def models(
+    name: Annotated[str, _NAME],
+    folder: Annotated[Path | None, _FOLDER] = None,
+) -> None:
+    """All models of the model repository, by their names.
+
+    The function loads a model when it is first asked for, and serves every
+    version that its config.pbtxt says.
+    """
+    written = write("models", name, folder or Path(name), {})
+    print(f"{written}: written")
+    print("next:")
+    print(f"  relight deploy {shlex.quote(str(written))}")
+    print(f"  relight call {name} --path /v2/models")
+
+
 def write(template: str, name: str, folder: Path, values: dict[str, str]) -> Path:
     """Write a template as a function called ``name``; all of it or nothing.
 

@@ -14,6 +14,20 @@ Format = Literal["table", "json"]
 """``-o`` of commands that have a table of their own."""
 
 
+AnyFormat = Literal["table", "json", "yaml"]
+"""``-o`` of those that print YAML too."""
+
+
+def print_value(value: Any, output: AnyFormat) -> None:
+    """A value for programs, in the notation that was asked for."""
+    if output == "json":
+        print_json(value)
+        return
+    import yaml
+
+    print(yaml.safe_dump(json.loads(json.dumps(value, default=str)), sort_keys=False, allow_unicode=True), end="")
+
+
 def print_json(value: Any) -> None:
     """A value as JSON, for programs."""
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))

@@ -7,7 +7,7 @@ import os
 import select
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from relight.base.errors import Deadline, PlatformError
@@ -27,6 +27,10 @@ class Platform:
     broker: str
     kubeconfig: Path
     repository: str
+    resources: Mapping[str, int] = field(default_factory=dict)
+    """What the machine has: thousandths of a core, bytes, pieces."""
+    limits: str = ""
+    """How limits of memory and CPU are kept."""
 
 
 def find_platform(home: Home) -> Platform | None:
@@ -61,7 +65,13 @@ def _platform(value: Mapping[str, object], home: Home) -> Platform:
         broker=str(value["broker"]).rstrip("/"),
         kubeconfig=Path(str(value.get("kubeconfig") or home.kubeconfig)),
         repository=str(value["repository"]),
+        resources=_amounts(value.get("resources")),
+        limits=str(value.get("limits", "")),
     )
+
+
+def _amounts(value: object) -> dict[str, int]:
+    return {str(name): int(count) for name, count in value.items()} if isinstance(value, dict) else {}
 
 
 def process_start(pid: int) -> int | None:

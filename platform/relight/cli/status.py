@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -12,16 +13,16 @@ import typer
 
 from relight.base.errors import BadInput
 from relight.base.settings import Settings
-from relight.base.units import format_duration
+from relight.base.units import format_bytes, format_duration
 from relight.cli.kube import connect
-from relight.cli.output import Format, print_json, print_table
+from relight.cli.output import AnyFormat, print_table, print_value
 from relight.cli.state import need_platform
 from relight.cli.target import Context, Kubeconfig, Namespace
 
 
 def command(
     name: Annotated[str | None, typer.Argument(help="A function.", show_default=False)] = None,
-    output: Annotated[Format, typer.Option("-o", "--output", help="How to print.")] = "table",
+    output: Annotated[AnyFormat, typer.Option("-o", "--output", help="How to print.")] = "table",
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -50,23 +51,38 @@ def command(
         "repository": platform.repository,
         "kubeconfig": str(platform.kubeconfig),
         "home": str(settings.home.path),
+        "resources": ", ".join(f"{name} {_amount(name, count)}" for name, count in platform.resources.items()),
+        "limits by": platform.limits,
     }
-    if output == "json":
-        print_json(facts | {"functions": platform.functions, "broker": platform.broker, "uptime": round(uptime)})
+    if output != "table":
+        del facts["limits by"]
+        plain = {"functions": platform.functions, "broker": platform.broker, "uptime": round(uptime)}
+        print_value(facts | plain | {"resources": _quantities(platform.resources), "limits": platform.limits}, output)
         return
     print_table(("what", "where"), facts.items())
     print(f"\nfor kubectl and kn:  export KUBECONFIG={platform.kubeconfig}")
 
 
+def _amount(name: str, count: int) -> str:
+    if name == "cpu":
+        return f"{count / 1000:g}"
+    return format_bytes(count) if name == "memory" else str(count)
+
+
+def _quantities(amounts: Mapping[str, int]) -> dict[str, str]:
+    """Amounts as Kubernetes writes them."""
+    return {name: f"{count}m" if name == "cpu" else str(count) for name, count in amounts.items()}
+
+
 def _print_standing(
-    name: str, output: Format, namespace: str | None, kubeconfig: Path | None, context: str | None
+    name: str, output: AnyFormat, namespace: str | None, kubeconfig: Path | None, context: str | None
 ) -> None:
     from relight.cluster.standing import standing
 
     with connect(kubeconfig, context, namespace) as link:
         found = standing(link.kube, name, link.namespace)
-    if output == "json":
-        print_json(dataclasses.asdict(found))
+    if output != "table":
+        print_value(dataclasses.asdict(found), output)
         return
     said = {"True": "ready", "False": "failed"}.get(found.ready, "waiting")
     print(f"{found.name}: {said}" + (f": {found.reason}" if found.reason else ""))

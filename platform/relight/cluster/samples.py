@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
-from relight.base.errors import PlatformError
 from relight.decide.canary import Sample
+from relight.net.prometheus import Fetch, instant
 
 _FAILED = ("5xx", "cut")
 """Classes of the router's answers that count as failures; who hung up has not seen one."""
 _HANGUP = "hangup"
-
-Fetch = Callable[[str, Mapping[str, str]], bytes]
-"""GET of a URL with a query: the body. PlatformError: no answer, or none that helps."""
 
 
 class Samples(Protocol):
@@ -69,7 +65,7 @@ class PrometheusSamples:
     """Seconds that a rate needs at least, with a scrape every 15."""
 
     def __init__(self, url: str, namespace: str, fetch: Fetch) -> None:
-        self._url = url.rstrip("/") + "/api/v1/query"
+        self._url = url
         self._namespace = namespace
         self._fetch = fetch
 
@@ -90,15 +86,7 @@ class PrometheusSamples:
         )
 
     def _query(self, expression: str) -> list[tuple[Mapping[str, str], float]]:
-        import json
-
-        body = self._fetch(self._url, {"query": expression})
-        try:
-            answer: Any = json.loads(body)
-            found = [(one["metric"], float(one["value"][1])) for one in answer["data"]["result"]]
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise PlatformError(f"{self._url} did not answer as Prometheus does: {body[:200]!r}") from error
-        return [(labels, value) for labels, value in found if not math.isnan(value)]
+        return instant(self._url, expression, self._fetch)
 
 
 def _minus(now: Sample, before: Sample) -> Sample:

@@ -83,6 +83,8 @@ def _revision(
     reason = why_waiting(mine or ()) or ""
     if condition.get("status") == "False":
         reason = ": ".join(part for part in (condition.get("reason"), condition.get("message")) if part)
+    elif not reason and condition.get("status") != "True":
+        reason = str(condition.get("message") or "")
     return RevisionStanding(
         name,
         str(condition.get("status") or "Unknown"),

@@ -75,11 +75,20 @@ def _of_pods(kube: Kube, service: Mapping[str, Any]) -> str | None:
     revision = (service.get("status") or {}).get("latestCreatedRevisionName")
     if not revision:
         return None
+    namespace = service["metadata"]["namespace"]
     try:
-        pods = kube.list("v1", "Pod", service["metadata"]["namespace"], labels=f"{REVISION_LABEL}={revision}")
-    except Forbidden:
-        return None  # whoever may deploy need not be one who may look at pods
-    return why_waiting(pods["items"])
+        pods = kube.list("v1", "Pod", namespace, labels=f"{REVISION_LABEL}={revision}")
+        return why_waiting(pods["items"]) or _of_room(kube.get(SERVING, "Revision", revision, namespace))
+    except (Forbidden, NotFound):
+        return None  # whoever may deploy need not be one who may look at these
+
+
+def _of_room(revision: Mapping[str, Any]) -> str | None:
+    """What a revision without pods waits for, since when: local mode makes none where there is no room."""
+    for one in (revision.get("status") or {}).get("conditions") or ():
+        if one.get("type") == "ResourcesAvailable" and one.get("reason") == "Unschedulable":
+            return f"unschedulable since {one.get('lastTransitionTime')}: {one.get('message')}"
+    return None
 
 
 def readiness(service: Mapping[str, Any], generation: int) -> tuple[str, str]:

@@ -18,6 +18,8 @@ from typing import Generic, Literal, TypeVar
 from relight.base.errors import BadInput, Problem
 from relight.decide.costs import Costs
 
+DEARER = 1.25
+"""How much more a row may cost in a run on each of the idle instances than in one run of all while the others rest."""
 SPARSE = 3.0
 """Expected gaps between arrivals without an arrival after which a wait for company is given up."""
 
@@ -160,7 +162,9 @@ def decide(
             held.append(until)
             queue = [one for one in queue if one.group != head.group]
             continue
-        batch = _filled(mates, _size(rows, settings, learned))
+        free = idle - len(batches)
+        share = rows if free == 1 else _share(_waiting(queue, head), rows, free, learned)
+        batch = _filled(mates, _size(share, settings, learned))
         batches.append(tuple(batch))
         if len(batch) == len(queue):
             queue = []
@@ -223,6 +227,25 @@ def _filled(mates: Sequence[P], size: int) -> list[P]:
             break
         taken.append(one)
     return taken
+
+
+def _waiting(queue: Sequence[P], head: P) -> int:
+    """Rows that wait and may ride with ``head``."""
+    return head.rows if head.group is None else sum(one.rows for one in queue if one.group == head.group)
+
+
+def _share(waiting: int, rows: int, idle: int, costs: Costs) -> int:
+    """Rows, of ``rows`` that could go at once, for one of several idle instances.
+
+    Side by side, rows are done sooner, unless a run of fewer takes hardly less time. Where that is not known, all go.
+    """
+    share = -(-waiting // idle)
+    if share >= rows:
+        return rows
+    together, apart = costs.run(rows), costs.run(share)
+    if together is None or apart is None or apart / share > together / rows * DEARER:
+        return rows
+    return share
 
 
 def _size(rows: int, settings: BatchingSettings, costs: Costs) -> int:

@@ -40,6 +40,8 @@ class Retry:
     """Seconds that a Retry-After may ask for; None: Retry-After is not looked at (Knative's rule)."""
     structured: bool = False
     """Deliver in structured mode (``format: json``) rather than binary."""
+    longest: float = LONGEST_WAIT
+    """Seconds between two attempts at most."""
 
     @classmethod
     def of(cls, *specs: Mapping[str, Any] | None, path: str = "spec.delivery") -> Retry:
@@ -90,8 +92,8 @@ def should_retry(status: int | None) -> bool:
 def backoff(policy: Retry, attempt: int) -> float:
     """Seconds to wait after the failure of attempt ``attempt`` (0 is the first)."""
     if policy.policy == "linear":
-        return min(LONGEST_WAIT, policy.delay * attempt)
-    return min(LONGEST_WAIT, policy.delay * 2.0 ** min(attempt, 64))
+        return min(policy.longest, policy.delay * attempt)
+    return min(policy.longest, policy.delay * 2.0 ** min(attempt, 64))
 
 
 def jittered(seconds: float, random01: float) -> float:

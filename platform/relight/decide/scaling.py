@@ -21,11 +21,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from relight.decide.annotations import COUNT_STARTING, PROGRESS_DEADLINE, find
-from relight.decide.defaults import TARGET_MIN, ClusterDefaults, duration, integer, number
+from relight.decide.defaults import CLASS_HPA, TARGET_MIN, ClusterDefaults, duration, integer, number
 from relight.decide.windows import MaxWindow
 
 TICK = 2.0
 """Seconds between two decisions; also the bucket of the scale-down delay."""
+HPA_TARGET = 80.0
+"""Percent of the requested CPU that ``class: hpa`` aims at where no annotation says so."""
 BUCKET = 1.0
 """Seconds that load is summed over before it enters an average."""
 
@@ -64,11 +66,21 @@ class RevisionScaling:
 
     @classmethod
     def from_annotations(
-        cls, annotations: Mapping[str, str], container_concurrency: int, defaults: ClusterDefaults
+        cls,
+        annotations: Mapping[str, str],
+        container_concurrency: int,
+        defaults: ClusterDefaults,
+        *,
+        count_starting: bool = False,
     ) -> RevisionScaling:
-        """For annotations that ``validate_annotations`` has passed; ValueError for one that it would have refused."""
+        """For annotations that ``validate_annotations`` has passed; ValueError for one that it would have refused.
+
+        ``count_starting``: what goes where no annotation says so; True for functions that need a GPU.
+        """
         given = {name: found[1] for name in _READ if (found := find(annotations, name)) is not None}
-        metric = given.get("metric", "concurrency")
+        class_name = given.get("class", defaults.pod_autoscaler_class)
+        by_use = class_name == CLASS_HPA
+        metric = given.get("metric", "cpu" if by_use else "concurrency")
         utilization = number(given["target-utilization-percentage"]) / 100 if _UTILIZATION in given else None
         target, total = resolve_target(
             metric=metric,
@@ -77,6 +89,8 @@ class RevisionScaling:
             utilization=utilization,
             defaults=defaults,
         )
+        if by_use:  # a target is what it says there, and Kubernetes' own default is 80 % of the CPU that is requested
+            target = total = number(given["target"]) if "target" in given else HPA_TARGET
         stable = duration(given["window"]) if "window" in given else defaults.stable_window
         percentage = float(number(given.get("panic-window-percentage", str(defaults.panic_window_percentage))))
         threshold = number(given.get("panic-threshold-percentage", str(defaults.panic_threshold_percentage)))
@@ -88,7 +102,7 @@ class RevisionScaling:
             target=target,
             total=total,
             metric=metric,
-            class_name=given.get("class", defaults.pod_autoscaler_class),
+            class_name=class_name,
             aggregation="weighted-exponential" if algorithm.startswith("weighted") else "linear",
             stable_window=stable,
             panic_window=panic_window(stable, percentage),
@@ -97,7 +111,7 @@ class RevisionScaling:
             max_scale_down_rate=defaults.max_scale_down_rate,
             target_burst_capacity=number(given.get("target-burst-capacity", str(defaults.target_burst_capacity))),
             scale_down_delay=_seconds(given, "scale-down-delay", defaults.scale_down_delay),
-            min_scale=integer(given.get("min-scale", str(defaults.min_scale))),
+            min_scale=max(integer(given.get("min-scale", str(defaults.min_scale))), 1 if by_use else 0),
             max_scale=integer(given.get("max-scale", str(defaults.max_scale))),
             initial_scale=initial,
             activation_scale=integer(given.get("activation-scale", "0")),
@@ -112,7 +126,7 @@ class RevisionScaling:
                 else defaults.progress_deadline
             ),
             activator_capacity=defaults.activator_capacity,
-            count_starting=annotations.get(COUNT_STARTING) == "true",
+            count_starting=annotations.get(COUNT_STARTING, str(count_starting).lower()) == "true",
         )
 
 

@@ -37,9 +37,13 @@ class Queue(Generic[Key]):
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def mark(self, key: Key) -> None:
-        """This key needs a look."""
-        self._waiting[key] = None
+    def mark(self, key: Key, *, first: bool = False) -> None:
+        """This key needs a look. ``first``: before all others, for somebody waits."""
+        if first:
+            self._waiting.pop(key, None)
+            self._waiting = {key: None, **self._waiting}
+        else:
+            self._waiting[key] = None
         self._idle.clear()
         self._marked.set()
 

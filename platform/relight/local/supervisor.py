@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -58,7 +59,14 @@ class Platform:
         self._serving = Serving(settings, self._store, self._backing, recorder, self._registry, self._tasks, base)
         pki = tls.ensure(home.pki)
         limits = Limits(settings.dead_letters, settings.dead_letter_days * 86400.0, settings.event_history)
-        self._eventing = Eventing(self._store, home.events, limits=limits, token=pki.token(), schemas=settings.schemas)
+        self._eventing = Eventing(
+            self._store,
+            home.events,
+            strict=settings.strict,
+            limits=limits,
+            token=pki.token(),
+            schemas=settings.schemas,
+        )
         broker_port = await self._eventing.start(settings.host, settings.broker_port)
         await self._serving.start(functions)
         self._api = ApiServer(self._store, pki, pod_logs=self._serving.pods.read_log)
@@ -68,6 +76,8 @@ class Platform:
             "functions": base,
             "broker": f"http://{settings.host}:{broker_port}",
         }
+        # What is here now stays: it need not be walked through again at each collection, with every request waiting.
+        gc.freeze()
         kubeconfig.write(home.kubeconfig, self._addresses["api"], pki.ca, pki.token())
         _write(home.status, self.status())
         log.info("platform.ready %s", " ".join(f"{name}={address}" for name, address in self._addresses.items()))
@@ -80,6 +90,8 @@ class Platform:
             **self._addresses,
             "kubeconfig": str(self._home.kubeconfig),
             "repository": self._settings.repository,
+            "resources": dict(self._serving.machine.capacity.amounts) if self._serving else {},
+            "limits": self._serving.limiter.kind if self._serving else "",
         }
 
     async def failed(self) -> None:

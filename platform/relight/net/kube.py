@@ -89,6 +89,19 @@ class Kube:
             raise BadInput(f"{path} cannot be used as a kubeconfig: {error}") from error
         return cls(client, chosen.server, chosen.namespace, on_warning)
 
+    @classmethod
+    def in_cluster(cls, namespace: str) -> Kube:
+        """A client with the pod's own account. BadInput: this is no pod, or it has no account."""
+        from kubernetes import client, config
+
+        load: Callable[..., None] = config.load_incluster_config
+        try:
+            load()
+        except config.ConfigException as error:
+            raise BadInput(f"this is not a pod of a cluster with an account of its own: {error}") from error
+        made = client.ApiClient()
+        return cls(made, made.configuration.host, namespace, None)
+
     def close(self) -> None:
         self._client.rest_client.pool_manager.clear()
 

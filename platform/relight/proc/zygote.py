@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from relight.base.errors import Deadline, PlatformError
-from relight.base.ids import digest
-from relight.proc import passing
+from relight.proc import passing, stamps
 from relight.proc.child import Child, end_session, reap, reap_alone
 from relight.proc.exits import ExitStatus
 from relight.proc.spawn import open_log, own, start
@@ -63,6 +62,8 @@ class Zygote:
         self._control: socket.socket | None = None
         self._process: Child | None = None
         self._ready: asyncio.Future[dict[str, Any]] | None = None
+        self._made_of: Mapping[str, list[int]] = {}
+        """Files that it was made from, as they were."""
         self._pending: dict[int, tuple[str, asyncio.Future[Child]]] = {}
         self._children: dict[int, Child] = {}
         self._numbers = itertools.count()
@@ -78,14 +79,9 @@ class Zygote:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    def key(self) -> str:
-        """What it was made from: the same key, the same imports. Another key means that code has changed since."""
-        python = Path(self._python)
-        packages = Path(__file__).resolve().parents[1]
-        stamps = [_stamp(python), *map(_stamp, sorted(packages.rglob("*.py")))]
-        stamps += map(_stamp, sorted(python.parent.parent.glob("lib/python3*/site-packages")))
-        env = sorted((self._env or {}).items())
-        return digest(repr((self._python, self.preload, env, stamps)).encode())
+    def is_stale(self) -> bool:
+        """Whether code that it has imported was changed since, or taken away. Reads the disk; for a thread."""
+        return any(stamps.stamp(path) != seen for path, seen in self._made_of.items())
 
     async def start(self, timeout: float = 60.0) -> Report:
         """Start it and wait until its imports are done.
@@ -227,6 +223,7 @@ class Zygote:
             self._lost("has ended")
             return False
         if "ready" in message:
+            self._made_of = passing.read_payload(fds[0])
             if self._ready is not None and not self._ready.done():
                 self._ready.set_result(message)
         elif "exited" in message:
@@ -277,11 +274,3 @@ class Zygote:
         children, self._children = self._children, {}
         for child in children.values():
             child.watch(reap)
-
-
-def _stamp(path: Path) -> tuple[str, int, int]:
-    try:
-        stat = path.stat()
-    except OSError:
-        return str(path), 0, 0
-    return str(path), stat.st_mtime_ns, stat.st_size

@@ -25,7 +25,7 @@ import time
 import warnings
 from typing import Any, NoReturn
 
-from relight.proc import passing
+from relight.proc import passing, stamps
 from relight.proc.target import run
 
 POOLS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "RAYON_NUM_THREADS")
@@ -169,8 +169,10 @@ def main(argv: list[str]) -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
+    made_of = passing.payload_file(stamps.imported(report["failed"]))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        passing.send(control, report)
+        passing.send(control, report, [made_of])
+        os.close(made_of)
         Zygote(control).serve()
     sys.stdout.flush()
     sys.stderr.flush()

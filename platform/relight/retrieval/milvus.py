@@ -1,43 +1,51 @@
-"""Milvus as a vector store: a server, or Milvus Lite in server mode. The only file that imports pymilvus.
+"""Milvus as a vector store: a server, or Milvus Lite in server mode.
 
-pymilvus takes most of a second to import and opens gRPC channels, which do not survive a fork: it is imported by the
-first call, not before, and connects then.
+The name of a collection is an alias; what it stands for is called ``NAME__1``, and after a rebuild ``NAME__2``. Both
+sides of a hybrid search are in a server: the vector, and Milvus's own BM25 over the terms of ``analysis``; for Milvus
+Lite the second is ``lexical``. A small collection, ``relight_versions``, has a token for each that every write changes.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import logging
-import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
-from relight.base.errors import BadInput, Failed, NotReady, Problem
-from relight.retrieval.vectors import Hit, Row, Scalar
+from relight.base.errors import BadInput, Failed
+from relight.decide.indexing import KINDS, IndexPlan
+from relight.retrieval.analysis import terms
+from relight.retrieval.filters import passes
+from relight.retrieval.lexical import LexicalIndex
+from relight.retrieval.milvus_connection import Connection, NoCollection, expression, literal
+from relight.retrieval.milvus_rows import BATCH, Copy, Rows
+from relight.retrieval.milvus_schema import FIELDS, create, create_versions, described_space, index_of, planned_search
+from relight.retrieval.vectors import (
+    DEFAULT_TENANT,
+    Hit,
+    Query,
+    Row,
+    Space,
+    Standing,
+    check_dimension,
+    check_rows,
+    check_space,
+    collection_name,
+    cut,
+    row_key,
+)
 
 T = TypeVar("T")
 
-TEXT_BYTES = 65535
-"""The longest VARCHAR of Milvus. Longer texts are cut for the answer; their vectors are of the whole text."""
-DOCUMENT_BYTES = 1024
-_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-_COLLECTION = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
-_NO_COLLECTION = 100
-_NOT_LOADED = 101
-_UNREACHABLE = 2
+VERSIONS = "relight_versions"
 _OUTPUT = ["document", "chunk", "text", "metadata"]
-_HNSW = {"M": 16, "efConstruction": 200}
-_CHANNEL = {
-    # Without these a Milvus that is back is not seen for seconds: channels to one address share a growing backoff.
-    "grpc.use_local_subchannel_pool": 1,
-    "grpc.initial_reconnect_backoff_ms": 100,
-    "grpc.min_reconnect_backoff_ms": 100,
-    "grpc.max_reconnect_backoff_ms": 500,
-}
-_MAX_K = 16384
-"""Milvus's own bound on the number of results."""
+_LITE_KINDS = ("FLAT", "HNSW", "IVF_FLAT")
+"""Milvus Lite accepts IVF_PQ and DISKANN, and builds neither."""
+FLUSH_ROWS = 1000
+_PASSES = 20
+"""Of a rebuild, however much is written meanwhile: the last one, after the switch, copies what is left."""
 
 
 class Milvus:
@@ -46,229 +54,269 @@ class Milvus:
     ``timeout``: seconds for each call, the connecting included.
     """
 
-    def __init__(self, uri: str, collection: str = "documents", *, timeout: float = 10.0) -> None:
-        if not _COLLECTION.fullmatch(collection):
-            raise BadInput(f"{collection!r} is no name for a collection: expected letters, digits and '_'")
+    def __init__(
+        self, uri: str, collection: str = "documents", *, timeout: float = 10.0, cache: Path | None = None
+    ) -> None:
+        self.collection = collection_name(collection)
         self.uri = uri
-        self.collection = collection
-        self.timeout = timeout
-        self._client: Any = None
-        self._dimension: int | None = None
-        self._connecting = threading.Lock()
+        self._connection = Connection(uri, timeout)
+        self._space: Space | None = None
+        self._planned: dict[str, int] = {}
+        self._versions_made = False
+        self._unflushed = 0
+        self._making = threading.Lock()
+        self._rows = Rows(self._call, timeout)
+        self._lexical = LexicalIndex(self.version, self._texts, self._fetch, cache)
 
-    def ensure(self, dimension: int) -> None:
-        if self._known_dimension() is None:
-            self._call(lambda client: self._create(client, dimension))
-        self._check(dimension)
+    def ensure(self, space: Space) -> None:
+        if self.space() is None:
+            with self._making:
+                self._call(lambda client: self._create(client, space))
+        have = self.space()
+        if have is not None:
+            check_space(space, self.collection, have)
+
+    def space(self) -> Space | None:
+        """Only a collection that is there is remembered, until a call finds it gone."""
+        if self._space is None:
+            described = self._call(self._describe)
+            if described is not None:
+                self._space = described_space(described, self.collection, self.uri)
+                self._planned = planned_search(described)
+        return self._space
 
     def upsert(self, rows: Sequence[Row]) -> int:
-        if not rows:
-            return 0
-        for row in rows:
-            self._check(len(row.vector))
-        values = [
-            {
-                "id": _key(row.document, row.chunk),
-                "document": _bounded(row.document),
-                "chunk": _bounded(row.chunk),
-                "text": _cut(row.text),
-                "vector": [float(value) for value in row.vector],
-                "metadata": dict(row.metadata),
-            }
-            for row in rows
-        ]
-        self._call(lambda client: client.upsert(self.collection, values, timeout=self.timeout))
-        return len(values)
+        check_rows(rows, self.collection, self.space())
+        written = 0
+        for at in range(0, len(rows), BATCH):
+            some = {row.key: row for row in rows[at : at + BATCH]}
+            there = self._rows.digests(self.collection, list(some))
+            new = [self._values(key, row) for key, row in some.items() if there.get(key) != row.digest]
+            if new:
+                self._call(lambda client, new=new: client.upsert(self.collection, new, timeout=self._timeout))  # type: ignore[misc]
+                written += len(new)
+        if written:
+            self._bump()
+            self._unflushed += written
+            self._flush(FLUSH_ROWS)
+        return written
 
-    def search(self, vector: Sequence[float], k: int, where: Mapping[str, Scalar] | None = None) -> list[Hit]:
-        if not 1 <= k <= _MAX_K:
-            raise BadInput(f"k: expected 1 to {_MAX_K}, got {k}", param="k")
-        expression = _expression(where or {})
-        if self._known_dimension() is None:
+    def search(self, vector: Sequence[float], query: Query) -> list[Hit]:
+        space = self.space()
+        if space is None:
             return []
-        self._check(len(vector))
+        check_dimension(len(vector), self.collection, space)
+        return self._search([float(value) for value in vector], "vector", query)
+
+    def search_text(self, text: str, query: Query) -> list[Hit]:
+        asked = " ".join(terms(text))
+        if not asked or self.space() is None:
+            return []
+        if self._connection.is_lite:
+            return self._lexical.search(text, query)
+        return [hit for hit in self._search(asked, "sparse", query) if hit.score > 0]
+
+    def delete(self, document: str, keep: Sequence[str] = (), tenant: str = DEFAULT_TENANT) -> None:
+        if self.space() is None:
+            return
+        where = f"tenant == {literal(tenant)} and document == {literal(document)}"
+        found = self._rows.query(self.collection, where, ["id"])
+        kept = {row_key(tenant, document, chunk) for chunk in keep}
+        gone = [row["id"] for row in found if row["id"] not in kept]
+        if gone:
+            self._call(lambda client: client.delete(self.collection, ids=gone, timeout=self._timeout))
+            self._bump()
+
+    def scan(self, batch: int = 1000) -> Iterator[list[Row]]:
+        if self.space() is None:
+            return
+        fields = [*_OUTPUT, "tenant", "vector"]
+        for page in self._rows.pages(self.collection, fields, batch):
+            yield [_row(values) for values in page]
+
+    def count(self) -> int:
+        if self.space() is None:
+            return 0
+        return int(self._rows.query(self.collection, "", ["count(*)"])[0]["count(*)"])
+
+    def version(self) -> str:
+        if self.space() is None:
+            return ""
+        self._ensure_versions()
+        found = self._rows.query(VERSIONS, f"id == {literal(self.collection)}", ["token"])
+        return str(found[0]["token"]) if found else "new"
+
+    def kinds(self) -> tuple[str, ...]:
+        return _LITE_KINDS if self._connection.is_lite else KINDS
+
+    def rebuild(self, plan: IndexPlan) -> None:
+        """Copy into a collection with the new index, catch up with what was written meanwhile, switch the alias."""
+        space = self.space()
+        if space is None:
+            raise BadInput(f"there is no collection {self.collection!r} at {self.uri} yet: index something first")
+        if plan.kind not in self.kinds():
+            raise BadInput(f"Milvus at {self.uri} does not build {plan.kind}; it builds {', '.join(self.kinds())}")
+        old = self._physical()
+        stem, _, number = old.rpartition("__")
+        if not stem:
+            raise BadInput(f"collection {self.collection!r} is no alias: it was not made by this version of relight")
+        new = f"{stem}__{int(number) + 1}"
+
+        def begin(client: Any) -> None:
+            client.drop_collection(new, timeout=self._timeout)  # of a rebuild that was broken off
+            create(client, new, space, plan, lite=self._connection.is_lite, timeout=self._timeout)
+
+        self._call(begin)
+        copy = Copy(self._rows, old, new, [*FIELDS, *(() if self._connection.is_lite else ("terms",))])
+        # Each pass copies what changed during the one before it: soon there is nothing.
+        for _ in range(_PASSES):
+            if copy.catch_up() <= BATCH:
+                break
+        self._call(lambda client: client.alter_alias(new, self.collection, timeout=self._timeout))
+        # Nobody writes to the old one any more; what came to it since the last pass follows.
+        copy.catch_up(only_untouched=True)
+        self._bump()
+        self._call(lambda client: client.drop_collection(old, timeout=self._timeout))
+
+    def standing(self) -> Standing | None:
+        space = self.space()
+        if space is None:
+            return None
+        kind, params = self._call(lambda client: index_of(client, self.collection))
+        return Standing(self._physical(), self.count(), space, kind, params)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _flush(self, rows: int) -> None:
+        """Have Milvus Lite put what it holds in memory into an indexed segment, from so many rows on.
+
+        It does so itself only at 128 MB, and until then a search looks at each of these rows: 30 ms a thousand.
+        """
+        if self._unflushed >= rows and self._connection.is_lite:
+            self._call(lambda client: client.flush(self.collection, timeout=self._timeout))
+            self._unflushed = 0
+
+    @property
+    def _timeout(self) -> float:
+        return self._connection.timeout
+
+    def _call(self, call: Callable[[Any], T], collection: str | None = None) -> T:
+        try:
+            return self._connection.call(call, collection or self.collection)
+        except NoCollection:
+            self._space = None
+            self._versions_made = False
+            raise
+
+    def _create(self, client: Any, space: Space) -> None:
+        physical = f"{self.collection}__1"
+        if not client.has_collection(physical, timeout=self._timeout):
+            create(client, physical, space, None, lite=self._connection.is_lite, timeout=self._timeout)
+        try:
+            client.create_alias(physical, self.collection, timeout=self._timeout)
+        except Exception:
+            # Another replica may have made it at the same moment.
+            if self._target(client) is None:
+                raise
+
+    def _describe(self, client: Any) -> dict[str, Any] | None:
+        if self._target(client) is None and not client.has_collection(self.collection, timeout=self._timeout):
+            return None
+        described: dict[str, Any] = client.describe_collection(self.collection, timeout=self._timeout)
+        return described
+
+    def _target(self, client: Any) -> str | None:
+        """What the alias stands for."""
+        from pymilvus.exceptions import MilvusException
+
+        try:
+            return str(client.describe_alias(self.collection, timeout=self._timeout)["collection_name"])
+        except MilvusException as error:
+            if error.code in (2,):
+                raise
+            return None
+
+    def _physical(self) -> str:
+        return self._call(self._target) or self.collection
+
+    def _values(self, key: str, row: Row) -> dict[str, Any]:
+        analysed = {} if self._connection.is_lite else {"terms": cut(" ".join(terms(row.text)))}
+        return {
+            "id": key,
+            "tenant": row.tenant,
+            "document": row.document,
+            "chunk": row.chunk,
+            "digest": row.digest,
+            "text": cut(row.text),
+            "vector": [float(value) for value in row.vector],
+            "metadata": dict(row.metadata),
+            **analysed,
+        }
+
+    def _effort(self, query: Query) -> dict[str, int]:
+        """How far a search goes: what the index was planned with, and always beyond what is asked for.
+
+        Each kind of index reads the one that it knows.
+        """
+        planned = {"ef": 128, "nprobe": 32, "search_list": 128, **self._planned}
+        wanted = query.k + query.offset
+        return {name: value if name == "nprobe" else max(value, 2 * wanted) for name, value in planned.items()}
+
+    def _search(self, what: Any, field: str, query: Query) -> list[Hit]:
         found = self._call(
             lambda client: client.search(
                 self.collection,
-                [[float(value) for value in vector]],
-                limit=k,
-                filter=expression,
+                [what],
+                anns_field=field,
+                limit=query.k + query.offset,
+                filter=expression(query.where, query.tenant),
+                search_params={"params": self._effort(query)} if field == "vector" else None,
                 output_fields=_OUTPUT,
                 consistency_level="Strong",
-                timeout=self.timeout,
+                timeout=self._timeout,
             )
         )
-        return [
-            Hit(
-                hit["entity"]["document"],
-                hit["entity"]["chunk"],
-                hit["entity"]["text"],
-                float(hit["distance"]),
-                hit["entity"].get("metadata") or {},
-            )
-            for hit in (found[0] if found else [])
-        ]
+        hits = list(found[0]) if found else []
+        return [_hit(hit["entity"], float(hit["distance"])) for hit in hits[query.offset :]]
 
-    def delete(self, document: str, keep: Sequence[str] = ()) -> None:
-        if self._known_dimension() is None:
-            return
-        expression = f"document == {_literal(document)}"
-        if keep:
-            expression += f" and id not in [{', '.join(_literal(_key(document, chunk)) for chunk in keep)}]"
-        self._call(lambda client: client.delete(self.collection, filter=expression, timeout=self.timeout))
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        for page in self._rows.pages(self.collection, ["text"], 5000):
+            for row in page:
+                yield row["id"], row["text"]
 
-    def count(self) -> int:
-        if self._known_dimension() is None:
-            return 0
-        found = self._call(
-            lambda client: client.query(
-                self.collection,
-                filter="",
-                output_fields=["count(*)"],
-                consistency_level="Strong",
-                timeout=self.timeout,
-            )
-        )
-        return int(found[0]["count(*)"])
+    def _fetch(self, keys: Sequence[str], query: Query) -> dict[str, Hit]:
+        # Rows by their keys alone are looked up; with a filter beside them Milvus Lite reads all that there are.
+        where = f"id in [{', '.join(map(literal, keys))}]"
+        rows = self._rows.query(self.collection, where, ["id", "tenant", *_OUTPUT])
+        hits = {row["id"]: _hit(row, 0.0) for row in rows if row["tenant"] == query.tenant}
+        return {key: hit for key, hit in hits.items() if passes(hit.document, hit.metadata, query.where)}
 
-    def close(self) -> None:
-        with self._connecting:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
+    def _bump(self) -> None:
+        self._ensure_versions()
+        row = {"id": self.collection, "token": uuid.uuid4().hex, "vector": [0.0, 1.0]}
+        self._call(lambda client: client.upsert(VERSIONS, [row], timeout=self._timeout), VERSIONS)
 
-    def _create(self, client: Any, dimension: int) -> None:
-        from pymilvus import DataType, MilvusClient
-
-        schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
-        schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=64)
-        schema.add_field("document", DataType.VARCHAR, max_length=DOCUMENT_BYTES)
-        schema.add_field("chunk", DataType.VARCHAR, max_length=DOCUMENT_BYTES)
-        schema.add_field("text", DataType.VARCHAR, max_length=TEXT_BYTES)
-        schema.add_field("metadata", DataType.JSON)
-        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dimension)
-        index = MilvusClient.prepare_index_params()
-        index.add_index("vector", index_type="HNSW", metric_type="COSINE", params=_HNSW)
-        try:
-            client.create_collection(
-                self.collection, schema=schema, index_params=index, consistency_level="Strong", timeout=self.timeout
-            )
-        except Exception:
-            # Another replica may have made it at the same moment.
-            if not client.has_collection(self.collection, timeout=self.timeout):
-                raise
-
-    def _known_dimension(self) -> int | None:
-        """The collection's dimension; None where there is no collection. Only a dimension is remembered."""
-        if self._dimension is None:
-            described = self._call(self._describe)
-            if described is not None:
-                fields = {field["name"]: field for field in described["fields"]}
-                if "vector" not in fields or not {"id", *_OUTPUT} <= set(fields):
-                    raise BadInput(
-                        f"collection {self.collection!r} at {self.uri} was not made by relight: its fields differ"
-                    )
-                self._dimension = int(fields["vector"]["params"]["dim"])
-        return self._dimension
-
-    def _describe(self, client: Any) -> dict[str, Any] | None:
-        if not client.has_collection(self.collection, timeout=self.timeout):
-            return None
-        described: dict[str, Any] = client.describe_collection(self.collection, timeout=self.timeout)
-        return described
-
-    def _check(self, dimension: int) -> None:
-        have = self._known_dimension()
-        if have is not None and have != dimension:
-            raise BadInput(
-                f"a vector of {dimension} dimensions does not fit collection {self.collection!r}, which has {have}",
-                problems=[Problem("vector", f"expected {have} dimensions, got {dimension}")],
-            )
-
-    def _call(self, call: Callable[[Any], T]) -> T:
-        """Run ``call`` with the client; what pymilvus raises becomes one of our sentences."""
-        from grpc import RpcError
-        from pymilvus.exceptions import MilvusException
-
-        def attempt(repeated: bool) -> T:
-            client = self._connect()
-            try:
-                return call(client)
-            except MilvusException as error:
-                if error.code != _NOT_LOADED or repeated:
-                    raise
-                # A collection has to be loaded to be searched, and Milvus Lite forgets that when it starts again.
-                client.load_collection(self.collection, timeout=self.timeout)
-                return attempt(repeated=True)
-
-        try:
-            return attempt(repeated=False)
-        except MilvusException as error:
-            if error.code == _NO_COLLECTION:
-                self._dimension = None  # dropped by somebody since we looked
-                gone = f"collection {self.collection!r} at {self.uri} was dropped: try again"
-                raise NotReady(gone, retry_after=1) from error
-            if error.code != _UNREACHABLE:
-                raise Failed(f"Milvus at {self.uri} refused a request: {_first_line(error)}") from error
-            raise self._silent(error) from error
-        except RpcError as error:
-            raise self._silent(error) from error
-
-    def _silent(self, error: Exception) -> NotReady:
-        return NotReady(f"Milvus at {self.uri} does not answer: {_first_line(error)}", retry_after=1)
-
-    def _connect(self) -> Any:
-        with self._connecting:
-            if self._client is None:
-                # Its own log writes a traceback for every refused call; each becomes one sentence of ours instead.
-                logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
-                from pymilvus import MilvusClient
-
-                self._client = MilvusClient(self.uri, timeout=self.timeout, dedicated=True, grpc_options=_CHANNEL)
-            return self._client
+    def _ensure_versions(self) -> None:
+        if not self._versions_made:
+            with self._making:
+                self._call(lambda client: create_versions(client, VERSIONS, self._timeout))
+            self._versions_made = True
 
 
-def _key(document: str, chunk: str) -> str:
-    """The primary key of a chunk: of one length, and the same for the same (document, chunk)."""
-    return hashlib.sha256(f"{len(document)}:{document}{chunk}".encode()).hexdigest()[:40]
+def _hit(entity: Any, score: float) -> Hit:
+    return Hit(entity["document"], entity["chunk"], entity["text"], score, _metadata(entity.get("metadata")))
 
 
-def _expression(where: Mapping[str, Scalar]) -> str:
-    """A filter of Milvus. Names come from a short alphabet and values are written as literals: none can be syntax.
-
-    Milvus Lite does not know Milvus's own filter parameters.
-    """
-    problems, terms = [], []
-    for name, value in where.items():
-        if not _FIELD.fullmatch(name):
-            problems.append(Problem(f"filter.{name}", "expected letters, digits, '_', '.' and '-' in a field's name"))
-        elif not isinstance(value, str | int | float):
-            problems.append(Problem(f"filter.{name}", "expected a string, a number or a boolean"))
-        else:
-            field = name if name == "document" else f'metadata["{name}"]'
-            terms.append(f"{field} == {_literal(value)}")
-    if problems:
-        raise BadInput.of(problems)
-    return " and ".join(terms)
+def _row(values: dict[str, Any]) -> Row:
+    metadata = _metadata(values.get("metadata"))
+    return Row(values["document"], values["chunk"], values["text"], values["vector"], metadata, values["tenant"])
 
 
-def _literal(value: Scalar) -> str:
-    """A literal of Milvus's expressions: its strings know JSON's escapes but for backslash-u."""
-    if isinstance(value, str) and re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f]", value):
-        raise BadInput(f"{value!r} cannot be looked for: it holds control characters")
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _bounded(text: str) -> str:
-    if len(text.encode()) > DOCUMENT_BYTES:
-        raise BadInput(f"{text[:40]!r}… is too long for a name: at most {DOCUMENT_BYTES} bytes")
-    return text
-
-
-def _cut(text: str) -> str:
-    return text.encode()[:TEXT_BYTES].decode(errors="ignore")
-
-
-def _first_line(error: Exception) -> str:
-    message = str(getattr(error, "message", "") or error)
-    return message.splitlines()[0] if message else type(error).__name__
+def _metadata(value: Any) -> dict[str, Any]:
+    """JSON of Milvus, which comes as text from some of its versions."""
+    if isinstance(value, str | bytes):
+        value = json.loads(value)
+    if value is not None and not isinstance(value, dict):
+        raise Failed(f"metadata of a chunk is a {type(value).__name__}, expected an object")
+    return value or {}

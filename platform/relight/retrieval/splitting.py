@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relight.base.errors import BadInput, Problem
@@ -33,13 +34,7 @@ def split(text: str, size: int = 120, overlap: int = 20) -> list[Chunk]:
     end, else between two words. The next one repeats at most ``overlap`` words, beginning with a sentence where it can.
     A text without a word has no chunk.
     """
-    problems = []
-    if size < 1:
-        problems.append(Problem("size", f"expected at least 1 word, got {size}"))
-    if not 0 <= overlap < max(size, 1):
-        problems.append(Problem("overlap", f"expected 0 to size - 1 words, got {overlap}"))
-    if problems:
-        raise BadInput.of(problems)
+    _check(size, overlap, "word")
     words = [match.span() for match in _WORD.finditer(text)]
     breaks = [_break(text, words, number) for number in range(len(words))]
     chunks, first, end = [], 0, 0
@@ -49,6 +44,57 @@ def split(text: str, size: int = 120, overlap: int = 20) -> list[Chunk]:
         chunks.append(Chunk(start, stop, text[start:stop]))
         first = _begin(breaks, max(end - overlap, first + 1), end)
     return chunks
+
+
+def split_sentences(text: str, size: int = 5, overlap: int = 1) -> list[Chunk]:
+    """Chunks of at most ``size`` sentences; the next one repeats ``overlap`` of them."""
+    _check(size, overlap, "sentence")
+    words = [match.span() for match in _WORD.finditer(text)]
+    ends = [at for at in range(len(words)) if _break(text, words, at) >= _SENTENCE_ENDS]
+    firsts = [0, *(at + 1 for at in ends)]
+    sentences = [(words[first][0], words[last][1]) for first, last in zip(firsts, ends, strict=False)]
+    chunks = []
+    for at in range(0, max(1, len(sentences) - overlap), size - overlap) if sentences else ():
+        start, end = sentences[at][0], sentences[min(at + size, len(sentences)) - 1][1]
+        chunks.append(Chunk(start, end, text[start:end]))
+    return chunks
+
+
+def split_tokens(text: str, ends: Sequence[int], size: int = 160, overlap: int = 20) -> list[Chunk]:
+    """Chunks of at most ``size`` tokens of an encoder, cut between words where there are some.
+
+    ``ends``: where each token of the text ends, in characters. A word of more than ``size`` tokens is cut within.
+    """
+    _check(size, overlap, "token")
+    chunks, first = [], 0
+    while first < len(ends):
+        last = min(first + size, len(ends))
+        start = ends[first - 1] if first else 0
+        if last < len(ends):
+            last = next((at for at in range(last, first + size // 2, -1) if _is_between(text, ends[at - 1])), last)
+        piece = text[start : ends[last - 1]]
+        start += len(piece) - len(piece.lstrip())
+        if piece.strip():
+            chunks.append(Chunk(start, ends[last - 1], text[start : ends[last - 1]]))
+        if last >= len(ends):
+            break
+        back = max(first + 1, last - overlap)
+        first = next((at for at in range(back, last) if _is_between(text, ends[at - 1])), last)
+    return chunks
+
+
+def _is_between(text: str, at: int) -> bool:
+    return at >= len(text) or text[at].isspace() or text[at - 1].isspace()
+
+
+def _check(size: int, overlap: int, unit: str) -> None:
+    problems = []
+    if size < 1:
+        problems.append(Problem("size", f"expected at least 1 {unit}, got {size}"))
+    if not 0 <= overlap < max(size, 1):
+        problems.append(Problem("overlap", f"expected 0 to size - 1 {unit}s, got {overlap}"))
+    if problems:
+        raise BadInput.of(problems)
 
 
 def _break(text: str, words: list[tuple[int, int]], number: int) -> int:

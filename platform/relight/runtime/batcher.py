@@ -14,9 +14,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,16 +23,9 @@ from relight.decide import batching
 from relight.decide.batching import BatchingSettings
 from relight.decide.costs import OVERHEAD, Costs
 from relight.decide.inlining import ENTER, Inlining
+from relight.runtime.line import Line, Order
 from relight.runtime.rows import merged, shares_of
-from relight.runtime.tickets import (
-    Computed,
-    Job,
-    Seat,
-    Ticket,
-    asked_level,
-    asked_timeout,
-    measured,
-)
+from relight.runtime.tickets import TIMING, Computed, Job, Seat, Ticket, asked_level, asked_timeout
 from relight.runtime.timeouts import Timeouts
 from relight.runtime.workers import RETRY_AFTER, Alarm, Stopwatch
 from relight.wire.tensors import ANY, Array
@@ -54,8 +45,6 @@ ALONE = BatchingSettings(max_batch_size=1)
 """Every request is a run of its own."""
 TURN = 0.002
 """Seconds of runs on an event loop in one of its turns; then others have theirs."""
-GAP_SHARE = 0.2
-"""Weight of the newest gap between two arrivals in the average."""
 LONGEST_RETRY = 60.0
 """Seconds that a refused caller is told to wait at most."""
 
@@ -96,31 +85,24 @@ class Batcher:
         on_loop: bool = True,
         observe: Observe | None = None,
     ) -> None:
-        self._limit = limit
-        self._batches = settings is not None
         self._settings = settings or ALONE
+        self._line = Line(self._settings, limit, batches=settings is not None)
         self._instances = [_Instance(f"{name}-model-{n}", compute) for n, compute in enumerate(instances)]
         self._observe = observe
         self._inlining = Inlining() if on_loop else None
         self._costs: dict[int, Costs] = {}
         self._lock = threading.Lock()
-        self._queue: list[Seat] = []
-        self._someone_left = False
         self._idle = list(reversed(self._instances))
-        self._gap: float | None = None
-        self._arrived: float | None = None
         self._turning: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._timeouts = Timeouts()
-        self._ordered: deque[Ticket] = deque()
-        # Answers in order are told one by one; a callback may come back here.
-        self._telling = threading.RLock()
+        self._order = Order(self._lock) if self._settings.preserve_ordering else None
         self._alarm = Alarm(f"{name}-alarm", self._rung)
 
     @property
     def queued(self) -> int:
         """How many requests wait."""
-        return _requests(self._queue)
+        return self._line.requests
 
     def submit(self, job: Job) -> Ticket:
         """Queue a job.
@@ -130,21 +112,20 @@ class Batcher:
         """
         settings = self._settings
         asked, level = 0.0, settings.default_priority_level
-        if job.parameters:
+        if job.parameters and not TIMING.isdisjoint(job.parameters):
             asked, level = asked_timeout(job.parameters), settings.level(asked_level(job.parameters))
         patience = settings.patience(level, asked)
         now = time.perf_counter()
-        ticket = Ticket(job, now, level, self._note_leave)
-        seats = self._seats(ticket, now + patience if patience else None)
+        ticket = Ticket(job, now, level, self._line.note_leave)
+        seats = self._line.seats_of(ticket, now + patience if patience else None)
         with self._lock:
-            self._admit(seats[0])
-            if self._arrived is not None:
-                gap = now - self._arrived
-                self._gap = gap if self._gap is None else self._gap + GAP_SHARE * (gap - self._gap)
-            self._arrived = now
-            self._queue.extend(seats)
-            if settings.preserve_ordering:
-                self._ordered.append(ticket)
+            if self._closed:
+                raise NotReady("this process is stopping", retry_after=RETRY_AFTER)
+            if (bound := self._line.full(level)) is not None:
+                raise self._refusal(seats[0], bound)
+            self._line.join(seats, now)
+            if self._order is not None:
+                self._order.join(ticket)
             if asked and settings.own_deadline(level):
                 self._timeouts.add(now + patience, ticket)
                 self._alarm.set(now + patience)
@@ -162,8 +143,9 @@ class Batcher:
         """Refuse what waits and give the running jobs ``timeout`` seconds. Idempotent."""
         with self._lock:
             self._closed = True
-            waiting, self._queue = self._queue, []
-            self._ordered.clear()
+            waiting = self._line.clear()
+            if self._order is not None:
+                self._order.clear()
         for ticket in {seat.ticket for seat in waiting}:
             if ticket.board(ticket.arrived):
                 self._refuse(ticket, NotReady("this process is stopping", retry_after=RETRY_AFTER))
@@ -175,63 +157,26 @@ class Batcher:
             if instance.thread is not None:
                 instance.thread.join(max(0.0, until - time.perf_counter()))
 
-    # The queue.
-
-    def _seats(self, ticket: Ticket, expires: float | None) -> list[Seat]:
-        job, level, arrived = ticket.job, ticket.level, ticket.arrived
-        rows, group, weight = measured(job, self._settings)
-        if group is None or not self._batches:
-            return [Seat(rows, None, arrived, expires, level, weight, ticket=ticket)]
-        if rows <= self._settings.max_batch_size:
-            return [Seat(rows, group, arrived, expires, level, weight, ticket=ticket)]
-        sizes = batching.parts(rows, self._settings.max_batch_size)
-        ticket.parts = [None] * len(sizes)
-        starts = accumulate(sizes, initial=0)
-        return [
-            Seat(size, group, arrived, expires, level, weight, ticket=ticket, part=part, start=start)
-            for part, (size, start) in enumerate(zip(sizes, starts, strict=False))
-        ]
-
-    def _admit(self, seat: Seat) -> None:
-        if self._closed:
-            raise NotReady("this process is stopping", retry_after=RETRY_AFTER)
-        bound = self._settings.policy(seat.level).max_queue_size
-        if len(self._queue) >= (min(bound, self._limit) if bound else self._limit):
-            self._drop_left()
-            if _requests(self._queue) >= self._limit:
-                raise self._full(seat, self._limit)
-            if bound and _requests(one for one in self._queue if one.level == seat.level) >= bound:
-                raise self._full(seat, bound)
-
-    def _full(self, seat: Seat, waiting: int) -> Overloaded:
+    def _refusal(self, seat: Seat, waiting: int) -> Overloaded:
+        """Why a request is not taken, and when it may be: by what the rows that wait should take."""
         costs = self._costs.get(seat.weight)
         each = costs.at_most(1) if costs is not None else None
-        rows = sum(one.rows for one in self._queue)
-        seconds = RETRY_AFTER if each is None else each * rows / len(self._instances)
+        seconds = RETRY_AFTER if each is None else each * self._line.rows / len(self._instances)
         seconds = min(max(seconds, RETRY_AFTER), LONGEST_RETRY)
         return Overloaded(f"{waiting} requests are waiting already", retry_after=seconds)
-
-    def _note_leave(self) -> None:
-        self._someone_left = True
-
-    def _drop_left(self) -> None:
-        if self._someone_left:
-            self._someone_left = False
-            self._queue = [seat for seat in self._queue if not seat.ticket.gone]
 
     # Deciding.
 
     def _step(self, *, on_loop: bool = False) -> list[tuple[_Instance, _Work]]:
         """Decide, hand runs to threads, and return those that this thread, a loop's, is to make itself."""
+        line = self._line
         with self._lock:
-            self._drop_left()
-            if not self._queue:
+            line.drop_left()
+            if not line.seats:
                 return []
             now = time.perf_counter()
-            decision = batching.decide(self._queue, len(self._idle), self._settings, self._costs, self._gap, now)
-            leaving = {id(seat) for batch in (*decision.batches, decision.expired) for seat in batch}
-            if leaving:
-                self._queue = [seat for seat in self._queue if id(seat) not in leaving]
+            decision = batching.decide(line.seats, len(self._idle), self._settings, self._costs, line.gap, now)
+            line.take((*decision.batches, decision.expired))
             here = [run for batch in decision.batches if (run := self._assign(batch, now, on_loop)) is not None]
             if decision.look_again is not None:
                 self._alarm.set(decision.look_again)
@@ -292,7 +237,7 @@ class Batcher:
     def _refuse(self, ticket: Ticket, error: BaseException) -> None:
         """Answer with an error now, whatever else is under way for it."""
         ticket.refuse(error)
-        self._note_leave()
+        self._line.note_leave()
 
     # Computing.
 
@@ -383,20 +328,14 @@ class Batcher:
         seat.ticket.outcome = error
         if len(seat.ticket.parts) > 1:
             seat.ticket.gone = True
-            self._note_leave()
+            self._line.note_leave()
         self._tell(seat.ticket)
 
     def _tell(self, ticket: Ticket) -> None:
-        if not self._settings.preserve_ordering:
+        if self._order is None:
             ticket.settle()
-            return
-        with self._telling:
-            while True:
-                with self._lock:
-                    if not self._ordered or not self._ordered[0].over:
-                        return
-                    first = self._ordered.popleft()
-                first.settle()
+        else:
+            self._order.tell()
 
 
 def for_model(model: Model, limit: int, observe: Observe | None = None, compute: Compute | None = None) -> Batcher:
@@ -411,10 +350,6 @@ def for_model(model: Model, limit: int, observe: Observe | None = None, compute:
             )
     copies = [compute or model.compute] * model.instances
     return Batcher(model.context.name, copies, limit, settings, on_loop=model.on_loop, observe=observe)
-
-
-def _requests(seats: Iterable[Seat]) -> int:
-    return sum(1 for seat in seats if seat.part == 0 and not seat.ticket.gone)
 
 
 def _late(ticket: Ticket, now: float) -> Deadline:

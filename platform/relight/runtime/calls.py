@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 from relight.wire.cloudevents import Event
-from relight.wire.http import Headers, Request
+from relight.wire.http import TIMEOUT_HEADER, Headers, Request
 
 TRACING = ("traceparent", "tracestate", "baggage")
 """Headers, and extensions of events, that tie the calls of one trace together (W3C Trace Context and Baggage)."""
@@ -33,6 +34,12 @@ class CurrentRequest:
             found |= {name: str(value) for name in TRACING if (value := self.event.get(name)) is not None}
         return {name: value for name, value in found.items() if value}
 
+    @property
+    def seconds_left(self) -> float | None:
+        """What the caller has left of its time, as of when the request came; None where it did not say."""
+        left = self.headers.get(TIMEOUT_HEADER)
+        return int(left) / 1000 if left is not None and left.isascii() and left.isdecimal() else None
+
 
 _current: ContextVar[CurrentRequest | None] = ContextVar("relight_current_request", default=None)
 
@@ -43,6 +50,15 @@ def current_request() -> CurrentRequest | None:
     Threads that the author starts do not have it, unless they are started with a copy of the context.
     """
     return _current.get()
+
+
+def headers_onward(event: Event | None = None) -> dict[str, str]:
+    """Headers for a call of another function: the current request's id and tracing, or the event's, or an own id."""
+    current = current_request()
+    headers = {"x-request-id": str(uuid.uuid4())} | (current.passed_on() if current is not None else {})
+    if event is not None:
+        headers |= {name: str(value) for name in TRACING if (value := event.get(name)) is not None}
+    return headers
 
 
 @contextmanager

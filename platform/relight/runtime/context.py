@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from relight.base.errors import BadInput, Problem
 from relight.base.units import parse_quantity
@@ -19,6 +21,8 @@ LOAD_WAIT = 60.0
 """Seconds that a request waits for its model to be fetched and loaded: a large one from object storage fits."""
 DEDUP_TTL = 3600
 """Seconds; longer than Knative's ten retries (0.2 s doubling: 205 s in all) and a cold start or two."""
+FORWARD_SECONDS = 30.0
+"""Half of Knative's window, for which a replica stays after the last request."""
 QUEUE_LIMIT = 256
 """Requests that wait in one process; more are refused with Retry-After. Two seconds of work at 8 ms each."""
 
@@ -42,6 +46,8 @@ class FunctionSettings:
     """For weights that are stored encrypted."""
     dedup_ttl: int = DEDUP_TTL
     """Seconds that an event's answer is kept for whoever sends the event again."""
+    dedup_redis: str | None = None
+    """URL of a Redis in which the replicas share those answers; None: each replica knows its own."""
     max_body: int = MAX_BODY
     queue_limit: int = QUEUE_LIMIT
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
@@ -52,6 +58,10 @@ class FunctionSettings:
     """Seconds between two looks for changes in the repository; 0: it is not watched."""
     load_wait: float = LOAD_WAIT
     """Seconds that a request waits for its model to be loaded."""
+    own_functions: Mapping[str, str] = field(default_factory=dict)
+    """URLs of the functions that models of the front door have for themselves; empty: all are answered there."""
+    forward_seconds: float = FORWARD_SECONDS
+    """Seconds that such a function counts as running after it has answered."""
     protocol: str = "http"
     """What is spoken on the port: ``http``, or ``grpc``, for Knative gives a function one port."""
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -104,9 +114,18 @@ class FunctionSettings:
                 problems.append(Problem("", error.message))
                 return None
 
+        def own_functions() -> dict[str, str]:
+            try:
+                return _own_functions(environ.get("RELIGHT_OWN_FUNCTIONS", ""))
+            except ValueError as error:
+                problems.append(Problem("RELIGHT_OWN_FUNCTIONS", str(error)))
+                return {}
+
         protocol = environ.get("RELIGHT_PROTOCOL") or "http"
         if protocol not in ("http", "grpc"):
             problems.append(Problem("RELIGHT_PROTOCOL", f"expected http or grpc, got {protocol!r}"))
+        elif protocol == "grpc" and find_spec("grpc") is None:
+            problems.append(Problem("RELIGHT_PROTOCOL", "grpc needs grpcio; install relight[grpc]"))
         settings = cls(
             name=environ.get("K_SERVICE") or None,
             namespace=environ.get("RELIGHT_NAMESPACE") or None,
@@ -118,18 +137,25 @@ class FunctionSettings:
             cache_limit=limit(),
             keys=keys(),
             dedup_ttl=number("RELIGHT_DEDUP_SECONDS", DEDUP_TTL) or DEDUP_TTL,
+            dedup_redis=environ.get("RELIGHT_DEDUP_REDIS") or None,
             max_body=number("RELIGHT_MAX_BODY_BYTES", MAX_BODY) or MAX_BODY,
             queue_limit=number("RELIGHT_QUEUE_LIMIT", QUEUE_LIMIT) or QUEUE_LIMIT,
             default_max_batch_size=number("RELIGHT_DEFAULT_MAX_BATCH_SIZE", None) or DEFAULT_MAX_BATCH_SIZE,
             memory_budget=size("RELIGHT_MEMORY_BUDGET"),
             repository_poll=seconds("RELIGHT_REPOSITORY_POLL", 0.0),
             load_wait=seconds("RELIGHT_LOAD_WAIT", LOAD_WAIT),
+            own_functions=own_functions(),
+            forward_seconds=seconds("RELIGHT_FORWARD_SECONDS", FORWARD_SECONDS),
             protocol=protocol,
             environ=dict(environ),
         )
         if problems:
             raise BadInput.of(problems)
         return settings
+
+
+def unexported(name: str, help_text: str, value: float) -> None:
+    """A gauge where nobody reads metrics."""
 
 
 @dataclass(frozen=True)
@@ -156,3 +182,17 @@ class FunctionContext:
     """What the repository has of the model beside its versions, such as its configuration."""
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
     """Rows of a batch for a model that can batch and has no configuration."""
+    gauge: Callable[[str, str, float], None] = unexported
+    """Export a figure of the function's own at ``/metrics``: its name, what it says, its value now."""
+
+
+def _own_functions(text: str) -> dict[str, str]:
+    """``MODEL=URL`` with white space between, as the setting has it; ValueError says what was expected."""
+    found = {}
+    for word in text.split():
+        model, _, url = word.partition("=")
+        parts = urlsplit(url)
+        if not model or parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"expected MODEL=URL such as bert=http://bert.default.svc.cluster.local, got {word!r}")
+        found[model] = url
+    return found

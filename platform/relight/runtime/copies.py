@@ -42,6 +42,8 @@ class Known:
     ready: dict[int, Copy] = field(default_factory=dict)
     served: tuple[int, ...] = ()
     """Versions that its policy serves, as the repository was last seen."""
+    newest: int = 0
+    """The version that a request means which names none, in memory or not; a ready one above it takes over."""
     notes: dict[int, str] = field(default_factory=dict)
     """Why a version is not in memory, for the index."""
     loading: set[int] = field(default_factory=set)
@@ -72,12 +74,19 @@ class Copies:
             return list(self._known)
 
     def take(self, name: str, version: int | None) -> Copy | None:
-        """A ready copy, held for a request; the newest where no version is asked for. None: it must be loaded."""
+        """A ready copy, held for a request; the newest where no version is asked for. None: it must be loaded.
+
+        An older version is not given for a newer one that is merely not in memory: that is waited for.
+        """
         with self.changed:
             known = self._known.get(name)
             if known is None or not known.ready:
                 return None
-            copy = known.ready.get(max(known.ready) if version is None else version)
+            if version is None:
+                version = max(known.ready)
+                if version < known.newest:
+                    return None
+            copy = known.ready.get(version)
             return None if copy is None else self.hold(copy)
 
     def hold(self, copy: Copy) -> Copy:
@@ -184,6 +193,11 @@ class Copies:
         """The repository was looked at: these versions are served."""
         with self.changed:
             self.known(name).served = tuple(versions)
+
+    def means(self, name: str, version: int) -> None:
+        """From now on a request that names no version means this one."""
+        with self.changed:
+            self.known(name).newest = version
 
     def note(self, name: str, version: int, reason: str) -> None:
         with self.changed:

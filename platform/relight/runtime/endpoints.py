@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from relight.base.errors import NotAllowed, NotFound, RelightError, Unsupported
 from relight.runtime.answers import events, health, openai, repository, v2
@@ -93,7 +94,7 @@ def _unpacked(request: Request, limit: int) -> Request:
         return request
     if len(request.headers.getall("content-encoding")) > 1:
         raise Unsupported("a body in more than one content coding is not understood")
-    return replace(request, body=compression.decompress(coding, request.body, limit))
+    return msgspec.structs.replace(request, body=compression.decompress(coding, request.body, limit))
 
 
 def _allowed(match: _Match) -> str:

@@ -20,12 +20,14 @@ from relight.runtime.metrics import Metrics
 from relight.runtime.model import Model
 from relight.runtime.modelserver import ModelServer
 from relight.runtime.pending import Pending, Waiting
+from relight.runtime.shareddedup import Answers, SharedDedup
 from relight.runtime.step import Step
 from relight.runtime.timeline import Timeline
 from relight.runtime.workers import RETRY_AFTER, Workers
 from relight.wire.http import Request, Response
 
 if TYPE_CHECKING:
+    from relight.runtime.forwarding import Forwarding
     from relight.runtime.residents import Residents
 
 log = logging.getLogger("relight.engine")
@@ -48,11 +50,12 @@ class Engine:
         self.lifecycle = Lifecycle()
         self.timeline = timeline or Timeline()
         self.metrics = Metrics(self._queued)
-        self.dedup = Dedup(settings.dedup_ttl, on_replay=self.metrics.replayed.inc)
+        self.dedup: Dedup | SharedDedup = Dedup(settings.dedup_ttl, on_replay=self.metrics.replayed.inc)
         self._source = source
         self._function: Function | None = None
         self._models: Catalogue | None = None
         self._behind: Residents | None = None
+        self._forwarding: Forwarding | None = None
         self._workers: Workers | None = None
         self._admits = True
 
@@ -78,9 +81,11 @@ class Engine:
         if not self.lifecycle.move(State.STOPPED, "stopped"):
             return
         # A step's threads use its models, and a model's threads wait for it.
-        for part in (self._models, self._workers, self._behind):
+        for part in (self._forwarding, self._models, self._workers, self._behind):
             if part is not None:
                 part.stop(STOP_TIMEOUT)
+        if isinstance(self.dedup, SharedDedup):
+            self.dedup.stop(STOP_TIMEOUT)
         if self._function is not None and not isinstance(self._function, Model):
             self._unload(self._function)
 
@@ -100,7 +105,8 @@ class Engine:
 
     def _load(self) -> None:
         try:
-            function = loader.load(self._source, self.settings, self.timeline, self._report)
+            function = loader.load(self._source, self.settings, self.timeline, self._report, self.metrics.gauge)
+            self._share_answers(function)
         except BaseException as error:  # sys.exit in an author's code included: it must not pass for a clean end.
             reason = f"{self.timeline.current} failed: {_last_line(error)}"
             if self.lifecycle.state is not State.LOADING:
@@ -120,6 +126,7 @@ class Engine:
             self._models = function.residents
             self._watch(function.residents)
             self._workers = Workers(f"{name}-events", EVENT_THREADS, self.settings.queue_limit)
+            self._forwarding = self._forward()
         elif isinstance(function, Step):
             function.models.when_used(self._watch)
             self._workers = Workers(f"{name}-step", function.concurrency, self.settings.queue_limit)
@@ -129,11 +136,31 @@ class Engine:
         else:
             self._unload(function)
 
+    def _share_answers(self, function: Function) -> None:
+        """Where replicas are to know of each other's answers, look them up in Redis from now on."""
+        url, memory = self.settings.dedup_redis, self.dedup
+        if url is not None and isinstance(memory, Dedup):
+            answers = Answers(url, function.context.source, self.settings.dedup_ttl)
+            self.dedup = SharedDedup(memory, answers, on_replay=self.metrics.replayed.inc)
+
     def _watch(self, residents: Residents) -> None:
         self._behind = residents
         residents.listen(self.metrics.ran)
         self.metrics.registry.register(residents)
         residents.watch()
+
+    def _forward(self) -> Forwarding | None:
+        if not self.settings.own_functions:
+            return None
+        from relight.runtime.forwarding import Forwarding
+
+        return Forwarding(
+            self.settings.own_functions,
+            self.settings.forward_seconds,
+            router=self.settings.environ.get("RELIGHT_ROUTER"),
+            queue_limit=self.settings.queue_limit,
+            registry=self.metrics.registry,
+        )
 
     def _unload(self, function: Function) -> None:
         try:
@@ -171,6 +198,11 @@ class Engine:
         if self._models is None:
             raise NotFound(f"{function.context.name!r} is a step and serves no model")
         return self._models
+
+    def elsewhere(self, model: str, request: Request, here: Callable[[], Response | Waiting]) -> Response | Waiting:
+        """The answer of the model's own function, where a setting names one that runs; else ``here``."""
+        self.function  # noqa: B018  raises where nothing is answered at all
+        return here() if self._forwarding is None else self._forwarding.take(model, request, here)
 
     @property
     def workers(self) -> Workers:

@@ -65,7 +65,7 @@ class Function:
         from relight.runtime.hosts.asgi import Face
 
         if self._engine is None:
-            self._engine = self.new_engine(cfg)
+            self._engine = self.http_engine(cfg)
             self._face = Face(self._engine)
             self._engine.start()
             self._face.take_over_sigterm()
@@ -104,12 +104,21 @@ class Function:
 
         try:
             settings = FunctionSettings.from_environ(cfg)
-            if settings.protocol != "http":
-                raise BadInput(f"RELIGHT_PROTOCOL={settings.protocol} is for `python -m relight.runtime.serve`")
         except BadInput as error:
             # A start that raises ends the process, and the platform starts it anew: a load that fails is told instead.
             return Engine(_raising(error), FunctionSettings())
         return Engine(lambda: self, settings)
+
+    def http_engine(self, cfg: Mapping[str, str]) -> Engine:
+        """An engine for hosts that have a server of their own, which speaks HTTP whatever the environment asks for."""
+        from relight.runtime.engine import Engine
+
+        engine = self.new_engine(cfg)
+        protocol = engine.settings.protocol
+        if protocol == "http":
+            return engine
+        told = f"RELIGHT_PROTOCOL={protocol} is served by relight's worker of gunicorn and by relight.runtime.serve"
+        return Engine(_raising(BadInput(told)), FunctionSettings())
 
 
 def _raising(error: Exception) -> Callable[[], Function]:

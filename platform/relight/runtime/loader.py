@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from relight.base.errors import MissingWeights, RelightError
-from relight.runtime.context import FunctionContext, FunctionSettings
+from relight.runtime.context import FunctionContext, FunctionSettings, unexported
 from relight.runtime.function import Function
 from relight.runtime.model import Model
 from relight.runtime.timeline import Timeline
@@ -30,6 +30,7 @@ def load(
     settings: FunctionSettings,
     timeline: Timeline,
     report: Callable[[str, float], None],
+    gauge: Callable[[str, str, float], None] = unexported,
 ) -> Function:
     """Import the function, fetch its weights, load it and warm it up. Whatever these raise is let through."""
     timeline.enter("import")
@@ -37,7 +38,7 @@ def load(
     timeline.mark("import")
     timeline.enter("fetch")
     fetched, files = _fetch(settings) if function.uses_repository else (None, None)
-    function.context = _context(function, settings, fetched, files, report)
+    function.context = _context(function, settings, fetched, files, report, gauge)
     timeline.mark("fetch")
     timeline.enter("load")
     function.prepare(settings)
@@ -85,6 +86,7 @@ def _context(
     fetched: Fetched | None,
     files: ModelFiles | None,
     report: Callable[[str, float], None],
+    gauge: Callable[[str, str, float], None],
 ) -> FunctionContext:
     name = settings.name or function.default_name()
     return FunctionContext(
@@ -97,6 +99,7 @@ def _context(
         digest=fetched.digest if fetched else None,
         cache=fetched.made if fetched else settings.cache,
         report=report,
+        gauge=gauge,
         model_files=files,
         default_max_batch_size=settings.default_max_batch_size,
     )

@@ -136,9 +136,11 @@ class Loads:
         try:
             _, served, files = self.source.versions(coming.name)
             self.copies.serves(coming.name, served)
-            if version is None:
-                version = self.room.newest(coming.name, _some(coming.name, served))
-            elif version not in served:
+            if version is None or not self.copies.ready(coming.name):
+                newest = self.room.newest(coming.name, _some(coming.name, served))
+                self.copies.means(coming.name, newest)
+                version = newest if version is None else version
+            if version not in served:
                 have = ", ".join(map(str, served)) or "none"
                 raise NotFound(
                     f"there is no version {version} of model {coming.name!r}; its versions served are {have}",
@@ -211,6 +213,8 @@ class Loads:
             log.warning("model.kept model=%s: the newest version cannot take over, what was served is served on", name)
         else:
             self._let_go(leaving, "no longer served by the repository")
+            if there := self.copies.ready(name):
+                self.copies.means(name, max(there))
         settle(done, error=failures[0][1] if failures else None)
 
     def _load(self, fetch: Fetch) -> Copy:
@@ -315,7 +319,16 @@ class Loads:
         reason = told(coming.name, error)
         if not isinstance(reason, NotFound | NotReady):
             log.warning("model.not_loaded model=%s version=%s", coming.name, version, exc_info=error)
-        self.room.failed(coming, version, reason)
+        ready = self.copies.ready(coming.name)
+        if coming.version is not None or not ready or self._stopped:
+            self.room.failed(coming, version, reason)
+            return
+        older = max(ready)
+        log.warning("model.kept model=%s: version %d answers who names none, until load is called", coming.name, older)
+        if version is not None:
+            self.room.remember((coming.name, version), reason)
+        self.copies.means(coming.name, older)
+        self.room.arrived(coming, ready[older])
 
     def _hold(self, copy: Copy) -> None:
         with self.copies.changed:

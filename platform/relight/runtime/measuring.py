@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from relight.backends import gpus
 from relight.base import logs
 from relight.base.errors import LoadFailed, RelightError
 from relight.base.ids import new_id
@@ -178,13 +179,14 @@ def _taken(asked: dict[str, Any]) -> Measured:
     model = model_of(Fetch(asked["name"], asked["version"], fetched, files), settings)
     with contextlib.suppress(ImportError):  # What is missing is told by the load.
         importlib.import_module(model.kind().library)
-    before = memory.resident(os.getpid())
+    before, gpu_before = memory.resident(os.getpid()), gpus.used()
     model.load()
     model.warmup()
     model.run(warming.least(model.config))
     model.session.settle()
     memory.trim()
-    return Measured(max(0, memory.resident(os.getpid()) - before), memory.no_gpu(os.getpid()))
+    host, gpu = memory.resident(os.getpid()) - before, gpus.used()
+    return Measured(max(0, host), None if gpu is None or gpu_before is None else max(0, gpu - gpu_before))
 
 
 if __name__ == "__main__":

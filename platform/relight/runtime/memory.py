@@ -1,25 +1,16 @@
-"""What a process takes of this machine's memory, and of a GPU's."""
+"""What a process takes of this machine's memory."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 from relight.base.errors import PlatformError
 
 _PR_SET_PDEATHSIG = 1
 """Of linux/prctl.h."""
-
-GpuCounter = Callable[[int], int | None]
-"""Bytes that the process of an id holds on GPUs; None where there is no GPU here to ask."""
-
-
-def no_gpu(pid: int) -> int | None:
-    """The counter of a machine without a GPU: there is nothing to add to a model's bytes."""
-    return None
 
 
 def resident(pid: int) -> int:

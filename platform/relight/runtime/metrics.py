@@ -56,6 +56,7 @@ class Metrics(Collector):
             "relight_event_answers_replayed", "Events answered without a run of their own", registry=self.registry
         )
         self._in_flight = 0
+        self._own: dict[str, Gauge] = {}
         self._lock = threading.Lock()
         self.registry.register(self)
         in_flight = Gauge("relight_requests_in_flight", "Requests that are not answered yet", registry=self.registry)
@@ -97,6 +98,14 @@ class Metrics(Collector):
     def part(self, name: str, seconds: float) -> None:
         self._parts.labels(name).set(seconds)
 
+    def gauge(self, name: str, help_text: str, value: float) -> None:
+        """Set a gauge of the author's own, made when it is first set."""
+        with self._lock:
+            found = self._own.get(name)
+            if found is None:
+                found = self._own[name] = Gauge(name, help_text, registry=None)
+        found.set(value)
+
     def collect(self) -> Iterable[Metric]:
         """For the registry."""
         requests = CounterMetricFamily("relight_requests", "Requests answered, by status", labels=["code"])
@@ -104,7 +113,8 @@ class Metrics(Collector):
             for code, count in sorted(self._by_code.items()):
                 requests.add_metric([str(code)], count)
             families = [one.family() for one in (self._duration, self._rows, self._wait, self._run)]
-        return [requests, *families]
+            own = list(self._own.values())
+        return [requests, *families, *(family for gauge in own for family in gauge.collect())]
 
     def render(self) -> bytes:
         """The text that Prometheus reads."""

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
+
+import msgspec
 
 from relight.wire.http import Response
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True, eq=False):
     """What an endpoint returns that has handed work to a thread; ``finish`` may raise as the endpoint may."""
 
     future: Future[Any]
     finish: Callable[[Any], Response]
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(msgspec.Struct, frozen=True, eq=False):
     """What a host gets: it waits for ``future`` in its own way, then calls exactly one of the two."""
 
     future: Future[Any]

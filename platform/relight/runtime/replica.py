@@ -20,6 +20,7 @@ import orjson
 import uvloop
 
 from relight.base import logs
+from relight.proc import limiting
 from relight.runtime import serve
 from relight.runtime.function import Function
 from relight.runtime.lifecycle import State
@@ -30,6 +31,7 @@ log = logging.getLogger("relight.replica")
 
 def run(payload: dict[str, Any], fds: list[int]) -> int:
     """Serve until told to stop; the process's exit code. 0: drained. 1: the function could not be loaded."""
+    limiting.apply(payload.get("limits") or {})
     timeline = Timeline(payload.get("stamps", {}).get("decided"))
     timeline.mark("fork")
     environ: Mapping[str, str] = payload["env"]

@@ -69,7 +69,7 @@ class RepositoryModel(Model):
             self.max_batch_size = config.max_batch_size
         if config.dynamic_batching is not None and type(self).batching is None and self.max_batch_size > 1:
             self.batching = _batching(config.dynamic_batching, self.max_batch_size)
-        self.instances = max(1, sum(group.count for group in config.instance_groups))
+        self.instances = config.instances
         self._reshaped_inputs = _reshaped(config.inputs)
         self._reshaped_outputs = _reshaped(config.outputs)
 

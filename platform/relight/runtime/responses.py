@@ -12,7 +12,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-from relight.runtime.batcher import Job
+from relight.runtime.tickets import UNMERGED, Job
 from relight.wire import tensors
 from relight.wire.tensors import Array
 
@@ -63,7 +63,7 @@ class Responses:
 
 
 def key_of(job: Job) -> bytes:
-    """A digest of all that a request says: names, types, shapes, values and parameters."""
+    """A digest of all that decides an answer: names, types, shapes, values, and parameters but those of the wait."""
     whole = hashlib.blake2b(digest_size=32)
 
     def add(data: bytes) -> None:
@@ -74,7 +74,7 @@ def key_of(job: Job) -> bytes:
         array = job.inputs[name]
         add(f"{name}\0{array.dtype}\0{array.shape}".encode())
         add(tensors.to_bytes(array, "BYTES" if array.dtype.kind == "O" else None))
-    add(repr(sorted(job.parameters.items())).encode())
+    add(repr(sorted((name, value) for name, value in job.parameters.items() if name not in UNMERGED)).encode())
     return whole.digest()
 
 

@@ -1,13 +1,12 @@
 """One function in one process of its own: ``python -m relight.runtime.serve [FOLDER]`` serves it on ``$PORT``.
 
-For images that speak gRPC (``RELIGHT_PROTOCOL=grpc``), where gunicorn has no part; it serves HTTP as well. Replicas of
-local mode run the same, on a socket that the platform made.
+For images without gunicorn. Replicas of local mode run the same, on a socket that the platform made, and gunicorn's
+worker takes from here who speaks the protocol that is asked for (``RELIGHT_PROTOCOL``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import logging
 import os
 import signal
@@ -20,7 +19,7 @@ from typing import Protocol
 import uvloop
 
 from relight.base import logs
-from relight.base.errors import BadInput, LoadFailed, RelightError
+from relight.base.errors import BadInput, RelightError
 from relight.net import listener
 from relight.runtime.context import FunctionSettings
 from relight.runtime.engine import Engine
@@ -48,9 +47,7 @@ def engine_for(source: Callable[[], Function], environ: Mapping[str, str], timel
     """An engine by the environment; where that is wrong, one that refuses every request with the reason."""
     try:
         settings = FunctionSettings.from_environ(environ)
-        if settings.protocol == "grpc" and importlib.util.find_spec("grpc") is None:
-            raise LoadFailed("RELIGHT_PROTOCOL=grpc needs grpcio; install relight[grpc]")
-    except (BadInput, LoadFailed) as error:
+    except BadInput as error:
         return Engine(_raising(error), FunctionSettings(), timeline)
     return Engine(source, settings, timeline)
 

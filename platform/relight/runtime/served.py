@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from concurrent.futures import Future
 
 from relight.runtime.answers.statistics import Counted, ModelCounts, Statistics
@@ -22,6 +23,7 @@ class Served:
         self.responses = Responses() if config is not None and config.response_cache else None
         batcher = for_model(model, queue_limit, observe, counts.measured(model.compute))
         self._queue = Counted(batcher, counts)
+        self._counts = counts
 
     @property
     def name(self) -> str:
@@ -43,16 +45,21 @@ class Served:
         return self._kept(job, self.responses)
 
     def _kept(self, job: Job, responses: Responses) -> Future[Computed]:
+        begun = time.perf_counter()
         key = key_of(job)
         outputs = responses.get(key)
+        looked = time.perf_counter() - begun
         if outputs is not None:
+            self._counts.found(self._counts.rows(job.inputs), looked)
             answered: Future[Computed] = Future()
             answered.set_result(Computed(outputs, 0.0, 0.0))
             return answered
 
         def keep(done: Future[Computed]) -> None:
             if not done.cancelled() and done.exception() is None:
+                begun = time.perf_counter()
                 responses.put(key, done.result().outputs)
+                self._counts.missed(looked + time.perf_counter() - begun)
 
         future = self._queue.submit(job)
         future.add_done_callback(keep)

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from relight.base.errors import BadInput, Problem
 from relight.decide.batching import BatchingSettings, Passenger
+from relight.runtime.futures import LeanFuture
 from relight.wire.tensors import Array
 
-UNMERGED = frozenset({"timeout", "priority", "binary_data_output"})
+TIMING = frozenset({"timeout", "priority"})
+"""Parameters that say how long a request waits, and before whom."""
+UNMERGED = TIMING | {"binary_data_output"}
 """Parameters that say how a request waits or is answered, not what is computed: those may differ within a batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True, eq=False):
     """One request for a model: tensors that fit its specification. Only jobs with equal parameters may be merged."""
 
     inputs: dict[str, Array]
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
+class Computed(msgspec.Struct, frozen=True, eq=False):
     """What came out, and the seconds that the request waited and was computed."""
 
     outputs: dict[str, Array]
@@ -35,7 +37,7 @@ class Computed:
     infer: float
 
 
-class Ticket(Future[Computed]):
+class Ticket(LeanFuture[Computed]):
     """The future of one request. Cancelled while it waits, it is not computed; later, what is left of it is not."""
 
     def __init__(self, job: Job, arrived: float, level: int, left: Callable[[], None]) -> None:
@@ -139,11 +141,10 @@ def measured(job: Job, settings: BatchingSettings) -> tuple[int, Hashable | None
     if not rows:
         return 1, None, weight.bit_length()
     parameters = job.parameters
-    if parameters:
+    if parameters and not parameters.keys() <= UNMERGED:
         # 1, 1.0 and True are equal to Python, and need not be so to a model.
         told = tuple([(k, type(v), v) for k, v in sorted(parameters.items()) if k not in UNMERGED])
-        if told:
-            return rows, (told, kinds), weight.bit_length()
+        return rows, (told, kinds), weight.bit_length()
     return rows, kinds, weight.bit_length()
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from relight.base.errors import BadInput, CorruptWeights, NoSpace, StoreError
 from relight.base.units import parse_quantity
+from relight.store.adopting import first_of, from_entries, from_folder
 from relight.store.locks import Lock, hold
 from relight.store.repository import Repository, Version, check_name
 from relight.store.shelf import Shelf, Shelved
@@ -184,7 +185,8 @@ class NodeCache:
                 hit = False
                 source = repository.source(found)
                 with self.shelf.fetching(digest, found.manifest.size, label) as fetching:
-                    contents = download(source, fetching.files, fetching.journal, on_progress)
+                    adopt = first_of(from_entries(self.shelf.whole(), source.manifest.hash), from_folder(source.place))
+                    contents = download(source, fetching.files, fetching.journal, on_progress, adopt)
                     fetching.contents.write_bytes(contents.encode())
         return hit, lease
 

@@ -1,6 +1,6 @@
-"""Who pushes a version: written before anything else of it, and never taken back once a version was seen.
+"""What a claim on a version's number says: which process made it, and so whether that is still at work.
 
-A claim keeps a number from being used twice. It also tells the half of a push that was killed from one that goes on.
+It tells the half of a push that was killed, with which somebody may go on, from one that goes on by itself.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ ABANDONED = 24 * 3600.0
 """Seconds after which a claim of another machine that never became a version is taken for dead: no push takes a day."""
 
 
-def new() -> bytes:
-    """A claim of this process, unlike any other."""
+def new(*, given_up: bool = False, removed: bool = False) -> bytes:
+    """A claim of this process, unlike any other.
+
+    ``given_up``: as if the process were dead. ``removed``: the version was there, and was taken away.
+    """
     me = os.getpid()
     value = {
         "where": _where(),
@@ -27,6 +30,10 @@ def new() -> bytes:
         "time": time.time(),
         "token": secrets.token_hex(8),
     }
+    if given_up:
+        value["given_up"] = True
+    if removed:
+        value["removed"] = True
     return json.dumps(value).encode()
 
 
@@ -38,7 +45,13 @@ def is_dead(claim: bytes) -> bool:
     return _is_dead(owner)
 
 
+def says_removed(claim: bytes) -> bool:
+    return bool(json.loads(claim).get("removed"))
+
+
 def _is_dead(owner: dict[str, Any]) -> bool:
+    if owner.get("given_up"):
+        return True
     if owner.get("where") == _where():
         return _started(int(owner.get("pid", 0))) != owner.get("started")
     return time.time() - float(owner.get("time", 0.0)) > ABANDONED

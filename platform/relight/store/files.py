@@ -55,6 +55,9 @@ class Files:
             raise StoreError(f"cannot list {self.uri}/{folder}: {error.strerror}") from error
         return Listing(tuple(sorted(files, key=lambda entry: entry.name)), tuple(sorted(folders)))
 
+    def place(self, key: str) -> Path | None:
+        return self._path(key)
+
     def size(self, key: str) -> int:
         with self._reading(key):
             return self._path(key).stat().st_size
@@ -81,7 +84,15 @@ class Files:
         except OSError as error:
             raise StoreError(f"cannot read {self.uri}/{key}: {error.strerror}") from error
 
-    def put(self, key: str, chunks: Iterable[bytes], *, create: bool = False, size: int | None = None) -> None:
+    def put(
+        self,
+        key: str,
+        chunks: Iterable[bytes],
+        *,
+        create: bool = False,
+        size: int | None = None,
+        resume: bool = False,
+    ) -> None:
         path = self._path(key)
         part = self._parts(key) / f"{secrets.token_hex(8)}{_PART}"
         try:
@@ -99,6 +110,10 @@ class Files:
                 part.unlink()
             self._prune(part.parent)
             self._prune(path.parent)
+
+    def holds(self, key: str, chunks: Iterable[bytes], size: int) -> bool:
+        with self._reading(key), open(self._path(key), "rb", buffering=0) as file:
+            return all(file.read(len(chunk)) == chunk for chunk in chunks) and not file.read(1)
 
     def _parts(self, key: str) -> Path:
         top, slash, _ = key.partition("/")

@@ -1,6 +1,6 @@
 """Which chunks of a fetch have arrived, written down as they do, so that another process can go on from there.
 
-A line is ``FILE CHUNK SHA256``: numbers in the manifest's order, and the digest of the bytes as they lie on this disk.
+A line is ``FILE CHUNK DIGEST``: numbers in the manifest's order, and the digest of the bytes as they lie on this disk.
 It says that a chunk was once right. Whoever goes on reads the chunk again, for the line may have reached the disk
 before the chunk did.
 """

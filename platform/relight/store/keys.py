@@ -1,6 +1,8 @@
 """Encryption at rest: weights are stored in a form that only a holder of the key can read or make.
 
-AES-256-GCM per chunk, with a random 96-bit nonce each that stands in the manifest. What a chunk is bound to (the
+AES-256-GCM per chunk, with a 96-bit nonce each that stands in the manifest. It is derived from the chunk and its
+place, by a key of its own: no two chunks share one but by the chance that two random ones would, and a push that was
+cut off makes the same bytes again, so that it can go on. What a chunk is bound to (the
 model's name, the version, the file, its size and the chunk's number) is authenticated with it, so that no stored chunk
 can be put in another's place; the manifest carries a seal over its digest, so that no file can be added, cut or left
 out.
@@ -15,11 +17,12 @@ import binascii
 import hashlib
 import hmac
 import json
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import blake3
 
 from relight.base.errors import BadInput, CorruptWeights, Forbidden, PlatformError
 
@@ -90,11 +93,13 @@ class Sealer:
             raise PlatformError("weights cannot be encrypted or decrypted here: install relight[s3]") from None
         self.key_id = key_id(key)
         self._cipher = AESGCM(key)
+        self._naming = hmac.digest(key, b"relight nonces", "sha256")
         self._sealing = hmac.digest(key, b"relight manifest", "sha256")
 
     def seal_chunk(self, data: bytes, place: bytes) -> tuple[str, bytes]:
         """(nonce in hexadecimal, what to store)."""
-        nonce = secrets.token_bytes(NONCE)
+        digest = blake3.blake3(data).digest()
+        nonce = hmac.digest(self._naming, digest + place, "sha256")[:NONCE]
         return nonce.hex(), self._cipher.encrypt(nonce, data, place)
 
     def open_chunk(self, nonce: str, data: memoryview, place: bytes, uri: str) -> bytes:

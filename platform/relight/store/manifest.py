@@ -1,17 +1,22 @@
 """What a version of a model is made of: ``NAME/VERSION/.relight/manifest.json``, format 1.
 
-Every file is cut into chunks of 8 MiB, each with its SHA-256, so that several can be fetched and checked at once and a
+Every file is cut into chunks of 8 MiB, each with its digest, so that several can be fetched and checked at once and a
 flipped byte is found before the file is used. The manifest's own digest covers paths, sizes and chunks: it names the
 content, whatever the model is called and wherever it is kept.
+
+The digests are BLAKE3: 0.2 s of a processor for a gigabyte where SHA-256 takes 0.8, even with the processor's own
+instructions for it, which was more than all the rest of a fetch. A manifest that names no hash has SHA-256.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import blake3
 
 from relight.base.errors import BadInput, CorruptWeights, StoreError
 from relight.store.keys import ALGORITHM, NONCE, TAG
@@ -20,6 +25,13 @@ from relight.store.objects import clean_key
 FORMAT = 1
 CHUNK = 8 * 2**20
 """Bytes per digest: large enough for ranged reads to run at full speed, small enough to read several at once."""
+HASH = "blake3"
+"""Of what is written from now on."""
+_UNNAMED = "sha256"
+_HASHES: Mapping[str, Callable[[bytes | memoryview], str]] = {
+    "blake3": lambda data: blake3.blake3(data).hexdigest(),
+    "sha256": lambda data: hashlib.sha256(data).hexdigest(),
+}
 
 
 class Piece(NamedTuple):
@@ -36,7 +48,7 @@ class Piece(NamedTuple):
 class File:
     """One file of a version.
 
-    ``chunks``: hexadecimal SHA-256 of each chunk as it is stored; None where nobody ever computed them. ``nonces``: one
+    ``chunks``: hexadecimal digest of each chunk as it is stored; None where nobody ever computed them. ``nonces``: one
     per chunk where the file is stored encrypted. ``tag``: what storage said of a file without digests when it was
     listed.
     """
@@ -75,12 +87,14 @@ class Manifest:
     files: tuple[File, ...]
     digest: str
     encryption: Encryption | None = None
+    hash: str = HASH
+    """Of the chunks."""
 
     @classmethod
-    def of(cls, files: Iterable[File]) -> Manifest:
+    def of(cls, files: Iterable[File], hash: str = HASH) -> Manifest:
         ordered = tuple(sorted(files, key=lambda file: file.path))
         rows = [[file.path, file.size, *(file.chunks or ()), *(file.nonces or ())] for file in ordered]
-        return cls(ordered, _digest(rows))
+        return cls(ordered, _digest(rows), hash=hash)
 
     @classmethod
     def listed(cls, uri: str, files: Iterable[tuple[str, int, str]]) -> Manifest:
@@ -102,7 +116,7 @@ class Manifest:
         return all(file.chunks is not None for file in self.files)
 
     def encode(self) -> bytes:
-        value: dict[str, Any] = {"format": FORMAT, "digest": self.digest, "chunk": CHUNK}
+        value: dict[str, Any] = {"format": FORMAT, "digest": self.digest, "chunk": CHUNK, "hash": self.hash}
         if self.encryption is not None:
             value["encryption"] = {
                 "algorithm": ALGORITHM,
@@ -119,16 +133,18 @@ class Manifest:
         try:
             if value["chunk"] != CHUNK:
                 raise CorruptWeights(f"{uri} is corrupt: chunks of {value['chunk']!r} bytes, expected {CHUNK}")
+            if (name := str(value.get("hash", _UNNAMED))) not in _HASHES:
+                raise StoreError(f"{uri} has digests by {name!r}, and this relight knows {' and '.join(_HASHES)}")
             encryption = _encryption(value.get("encryption"), uri)
             files = [_decoded(item) for item in value["files"]]
-            manifest = cls.of(files)
+            manifest = cls.of(files, name)
             torn = value["digest"] != manifest.digest or not all(_fits(file, encryption) for file in files)
             torn |= len({file.path for file in files}) != len(files)
         except (KeyError, TypeError, ValueError, BadInput) as error:
             raise CorruptWeights(f"{uri} is corrupt: it is no manifest ({type(error).__name__}: {error})") from error
         if torn:
             raise CorruptWeights(f"{uri} is corrupt: its digest does not fit the files it lists")
-        return cls(manifest.files, manifest.digest, encryption)
+        return cls(manifest.files, manifest.digest, encryption, name)
 
 
 def read_format(data: bytes, uri: str) -> dict[str, Any]:
@@ -145,8 +161,9 @@ def read_format(data: bytes, uri: str) -> dict[str, Any]:
     return dict(value)
 
 
-def chunk_digest(data: bytes | memoryview) -> str:
-    return hashlib.sha256(data).hexdigest()
+def chunk_digest(data: bytes | memoryview, hash: str = HASH) -> str:
+    """In hexadecimal; 64 digits, whatever the hash."""
+    return _HASHES[hash](data)
 
 
 def _encoded(file: File) -> dict[str, Any]:

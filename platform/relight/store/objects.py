@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -54,11 +55,26 @@ class Objects(Protocol):
         With ``tag``, Conflict if the object is no longer the one that was listed so.
         """
 
-    def put(self, key: str, chunks: Iterable[bytes], *, create: bool = False, size: int | None = None) -> None:
+    def put(
+        self,
+        key: str,
+        chunks: Iterable[bytes],
+        *,
+        create: bool = False,
+        size: int | None = None,
+        resume: bool = False,
+    ) -> None:
         """Write a whole object or nothing. With ``create``, Conflict if it exists (one of two writers wins).
 
-        ``size``: how many bytes will come, as far as the caller knows; storage cuts parts by it.
+        ``size``: how many bytes will come, as far as the caller knows; storage cuts parts by it. With ``resume``, parts
+        that an earlier call left whose way was cut are not sent again where they hold the same bytes.
         """
+
+    def holds(self, key: str, chunks: Iterable[bytes], size: int) -> bool:
+        """Whether an object consists of these bytes. False also where that cannot be told without reading it all."""
+
+    def place(self, key: str) -> Path | None:
+        """The file that an object is, where storage is a folder of this machine."""
 
     def delete(self, key: str) -> None:
         """Remove an object; it is no error if there is none."""
@@ -68,8 +84,12 @@ class Objects(Protocol):
 
 
 def open_objects(uri: str) -> Objects:
-    """The driver for a URI. Nothing is read yet, and no driver's library is imported."""
+    """The driver for a URI or an absolute path. Nothing is read yet, and no driver's library is imported."""
     parts = urlsplit(uri)
+    if uri.startswith("/"):
+        from relight.store.files import Files
+
+        return Files(uri)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
         from relight.store.files import Files
 
@@ -79,7 +99,7 @@ def open_objects(uri: str) -> Objects:
 
         return S3(parts.netloc, parts.path.strip("/"))
     raise BadInput(
-        f"{uri!r} cannot be opened as a model repository: supported are folders, file:///absolute/path, and "
+        f"{uri!r} cannot be opened as a model repository: supported are /absolute/path, file:///absolute/path, and "
         "s3://bucket/prefix"
     )
 

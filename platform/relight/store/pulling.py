@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from relight.base.errors import BadInput, Conflict, NoSpace, RelightError, StoreError
+from relight.store.adopting import from_folder
 from relight.store.journal import Journal
 from relight.store.locks import exclusive
 from relight.store.repository import Repository, Version
@@ -55,7 +56,8 @@ def _fetch(repository: Repository, version: Version, part: Path, on_progress: Pr
     files.mkdir(exist_ok=True)
     journal = Journal(part / "journal")
     try:
-        download(repository.source(version), files, journal, on_progress)
+        source = repository.source(version)
+        download(source, files, journal, on_progress, from_folder(source.place))
     finally:
         journal.close()
     for file in manifest.files:

@@ -4,14 +4,15 @@
 
     NAME/config.pbtxt
     NAME/VERSION/model.onnx, tokenizer.json, ...
-    NAME/VERSION/.relight/claim.json       who pushes this version; written first, and only once per number
+    NAME/VERSION/.relight/claim.json       who pushes this version; written first (``claiming``)
     NAME/VERSION/.relight/manifest.json    what the version is made of; written last: from here on it is seen
     NAME/.relight/model.json               the versions and the digest of config.pbtxt, for readers
 
 The claim makes two pushes at once take two numbers, and it makes half a push invisible: a version that has a
-``.relight`` folder but no manifest is not there. A version without a ``.relight`` folder was laid there by somebody
-else's tool and is served as it is, with a warning: what is fetched is what was listed (size and tag), but nobody knows
-whether it is what was meant. Files that lie in NAME itself, where there is no version in a folder, are version 1.
+``.relight`` folder but no manifest is not there. The next push goes on with what a dead one left. A version without a
+``.relight`` folder was laid there by somebody else's tool and is served as it is, with a warning: what is fetched is
+what was listed (size and tag), but nobody knows whether it is what was meant. Files that lie in NAME itself, where
+there is no version in a folder, are version 1.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relight.base.errors import BadInput, Conflict, MissingWeights, StoreError
+from relight.base.errors import BadInput, Conflict, MissingWeights, RelightError, StoreError
 from relight.base.ids import digest
-from relight.store import claims, transfer
+from relight.store import claiming, transfer
+from relight.store.claiming import META as _META
+from relight.store.claiming import Claim
 from relight.store.keys import Keys
 from relight.store.manifest import FORMAT, Manifest, read_format
 from relight.store.objects import Listing, Objects, open_objects
@@ -38,7 +41,6 @@ log = logging.getLogger("relight.store")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
-_META = ".relight"
 _CONFIG = "config.pbtxt"
 
 
@@ -182,22 +184,25 @@ class Repository:
     ) -> int:
         """Store a folder, or one file, as the next version of a model and return its number.
 
-        ``on_progress(done, total)`` is told of bytes. When it fails (NoSpace among others) nothing of it remains.
+        ``on_progress(done, total)`` is told of bytes. When it fails (NoSpace among others) nothing of it remains,
+        unless trying again may help: then the next push goes on with what was stored, as it does after a kill.
         """
         check_name(name)
         source = collect(Path(folder))
         sealer = self.keys.sealer() if self.keys else None
-        self.sweep(name)
         version, claim = self._claim(name)
+        there = self._left(f"{name}/{version}") if claim.number else None
+        self.sweep(name)
         try:
-            manifest = Push(self.objects, name, version, source, sealer, on_progress).run()
-            if self.objects.read(f"{name}/{version}/{_META}/claim.json") != claim:
+            manifest = Push(self.objects, name, version, source, sealer, on_progress, there).run()
+            if claiming.owner(self.objects, f"{name}/{version}") != claim:
                 raise Conflict(f"{self.uri}/{name}/{version} was taken by another push at the same time: push again")
             if source.config is not None:
                 self.objects.put(f"{name}/{_CONFIG}", [source.config])
             self.objects.put(f"{name}/{version}/{_META}/manifest.json", [manifest.encode()], create=True)
-        except BaseException:
-            self._discard(name, version, claim)
+        except BaseException as error:
+            may_help = isinstance(error, KeyboardInterrupt) or (isinstance(error, RelightError) and error.retryable)
+            self._leave(f"{name}/{version}", claim, keep=may_help)
             raise
         self._write_model(name)
         return version
@@ -208,12 +213,11 @@ class Repository:
         What runs on it runs on: nodes have their own files. MissingWeights if there is no such version.
         """
         found = self.resolve(name, check_version(version))
-        claim = f"{_META}/claim.json"
         if found.manifest.is_checked:
-            if not self._exists(f"{found.folder}/{claim}"):
-                self.objects.put(f"{found.folder}/{claim}", [claims.new()])
+            claiming.close(self.objects, found.folder)
             self.objects.delete(f"{found.folder}/{_META}/manifest.json")
-        self._delete(found.folder, [path for path, _, _ in self._files(found.folder) if path != claim])
+        paths = [path for path, _, _ in self._files(found.folder)]
+        self._delete(found.folder, [path for path in paths if not claiming.is_claim(path)])
         if self.versions(name):
             self._write_model(name)
         else:
@@ -222,48 +226,53 @@ class Repository:
     def sweep(self, name: str) -> int:
         """Remove what pushes of a model left that were killed, and return how many objects that was.
 
-        Their claims stay, so that no number ever comes to life twice.
+        Their claims stay: they say that a number was never, or is not any more, a version.
         """
         swept = 0
         for number in _numbers(self.objects.list(check_name(name))):
             folder = f"{name}/{number}"
-            claim = f"{_META}/claim.json"
-            if self._exists(f"{folder}/{_META}/manifest.json"):
+            if self._exists(f"{folder}/{_META}/manifest.json") or not (left := self._left(folder)):
                 continue
-            try:
-                if not claims.is_dead(self.objects.read(f"{folder}/{claim}")):
-                    continue
-            except (FileNotFoundError, ValueError):
+            if claiming.take_over(self.objects, folder, removed_too=True) is None:
                 continue
-            left = [path for path, _, _ in self._walk(folder) if path != claim]
-            if left:
-                log.info("store.swept uri=%s/%s files=%d: left by a push that was killed", self.uri, folder, len(left))
-                self._delete(folder, left)
+            log.info("store.swept uri=%s/%s files=%d: left by a push that was killed", self.uri, folder, len(left))
+            self._delete(folder, left)
             swept += len(left)
         return swept
 
-    def _claim(self, name: str) -> tuple[int, bytes]:
+    def _claim(self, name: str) -> tuple[int, Claim]:
+        """The number to push as: that of the last push if it is dead and nobody ever saw it, or the next one."""
         here = self.objects.list(name)
         version = max(_numbers(here), default=int(_is_plain(here)))
-        claim = claims.new()
+        folder = f"{name}/{version}"
+        unseen = version in _numbers(here) and not self._is_complete(name, version)
+        if unseen and (claim := claiming.take_over(self.objects, folder)):
+            log.info("store.resumed uri=%s/%s: a push that was cut off goes on", self.uri, folder)
+            return version, claim
         while True:
             version += 1
             try:
-                self.objects.put(f"{name}/{version}/{_META}/claim.json", [claim], create=True)
-                return version, claim
+                return version, claiming.begin(self.objects, f"{name}/{version}")
             except Conflict:  # another push took it since we looked
                 continue
 
-    def _discard(self, name: str, version: int, claim: bytes) -> None:
-        """Take back a version that never became visible; the claim goes last, for it keeps the number ours."""
-        key, folder = f"{_META}/claim.json", f"{name}/{version}"
+    def _left(self, folder: str) -> list[str]:
+        """What lies in a version's folder beside its claims."""
+        return [path for path, _, _ in self._walk(folder) if not claiming.is_claim(path)]
+
+    def _leave(self, folder: str, claim: Claim, *, keep: bool) -> None:
+        """A version that never became visible: taken back, or (``keep``) left to the next push."""
         try:
-            if self.objects.read(f"{folder}/{key}") != claim:
+            if claiming.owner(self.objects, folder) != claim:
                 return
-            self._delete(folder, [path for path, _, _ in self._walk(folder) if path != key])
-            self.objects.delete(f"{folder}/{key}")
+            if not keep:
+                self._delete(folder, self._left(folder))
+            if keep or claim.number:
+                claiming.give_up(self.objects, folder, claim)
+            else:  # last, for it keeps the number ours
+                self.objects.delete(f"{folder}/{_META}/claim.json")
         except (StoreError, FileNotFoundError) as error:
-            log.warning("store.leftover uri=%s/%s: %s; the next push removes it", self.uri, folder, error)
+            log.warning("store.leftover uri=%s/%s: %s; the next push takes care of it", self.uri, folder, error)
 
     def _delete(self, folder: str, paths: list[str]) -> None:
         transfer.in_threads(self.objects.delete, [(f"{folder}/{path}",) for path in paths])

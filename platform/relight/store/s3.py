@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,7 +27,7 @@ from relight.base.errors import BadInput, Conflict, NoSpace, PlatformError, Stor
 from relight.store.objects import Entry, Listing, clean_key
 from relight.store.ranges import Broken, RangeReader, Refused, proxied
 from relight.store.retrying import Backoff
-from relight.store.uploading import upload
+from relight.store.uploading import tag_of, upload
 
 log = logging.getLogger("relight.store")
 
@@ -45,6 +46,7 @@ _TARGETS = 256
 _MISSING = {"NoSuchKey", "404", "NotFound"}
 _EXISTS = {"PreconditionFailed", "412", "ConditionalRequestConflict", "409"}
 _FULL = {"XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded", "InsufficientCapacity", "507"}
+_PASSING = (429, 500, 502, 503, 504)
 _BUSY = {"SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "Throttling", "ThrottlingException"}
 
 
@@ -94,6 +96,9 @@ class S3:
             log.warning("store.unusable uri=s3://%s/%s%s: no file can have such a name", self.bucket, base, name)
             return False
 
+    def place(self, key: str) -> Path | None:
+        return None
+
     def size(self, key: str) -> int:
         with self._calling("read", key) as session:
             return int(session.client.head_object(Bucket=self.bucket, Key=self._key(key))["ContentLength"])
@@ -131,7 +136,7 @@ class S3:
             try:
                 return session.reader.read_into(self._target(session, key), offset, buffer, tag)
             except Refused as error:
-                if error.status in (429, 500, 502, 503, 504):
+                if error.status in _PASSING:
                     raise Broken(f"the server answered {error.status}", 0) from None
                 session.targets.pop(key, None)
         # The client says what it is, follows a bucket to its region, and gets through a proxy.
@@ -157,12 +162,26 @@ class S3:
             raise Conflict(f"{self.uri}/{key} is not the object any more that was listed there") from error
         return got
 
-    def put(self, key: str, chunks: Iterable[bytes], *, create: bool = False, size: int | None = None) -> None:
+    def put(
+        self,
+        key: str,
+        chunks: Iterable[bytes],
+        *,
+        create: bool = False,
+        size: int | None = None,
+        resume: bool = False,
+    ) -> None:
         try:
             with self._calling("write", key) as session:
-                upload(session.client, self.bucket, self._key(key), chunks, create=create, size=size)
+                where = {"Bucket": self.bucket, "Key": self._key(key)}
+                upload(session.client, where, chunks, create=create, size=size, resume=resume, keep=_may_go_on)
         except Conflict as error:
             raise Conflict(f"{self.uri}/{key} exists already") from error
+
+    def holds(self, key: str, chunks: Iterable[bytes], size: int) -> bool:
+        with self._calling("read", key) as session:
+            found = session.client.head_object(Bucket=self.bucket, Key=self._key(key))
+        return int(found["ContentLength"]) == size and str(found["ETag"]).strip('"') == tag_of(chunks, size)
 
     def delete(self, key: str) -> None:
         with self._calling("delete", key) as session:
@@ -271,7 +290,7 @@ class S3:
             return NoSpace(f"cannot {verb} {uri}: {said}")
         if code in ("InvalidRange", "416"):
             return _Range(uri)
-        if code in _BUSY or status in (429, 500, 502, 503, 504):
+        if code in _BUSY or status in _PASSING:
             return Unreachable(f"cannot {verb} {uri}: {said}")
         if status == 403:
             return StoreError(f"cannot {verb} {uri}: access denied to the credentials that were found ({said})")
@@ -282,6 +301,15 @@ class S3:
 
 class _Range(Exception):
     """A range that begins behind the end."""
+
+
+def _may_go_on(error: BaseException) -> bool:
+    """Whether a later try may go on with what an upload has stored until this."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    if isinstance(error, ClientError):
+        return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) in _PASSING
+    return isinstance(error, KeyboardInterrupt) or (isinstance(error, BotoCoreError) and _passes(error))
 
 
 def _passes(error: Any) -> bool:

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from relight.base.errors import RelightError
+from relight.base.errors import RelightError, StoreError
 from relight.store.journal import Journal
 from relight.store.locks import Lock, exclusive, hold, idle, shared
 from relight.store.manifest import Manifest
@@ -76,6 +76,12 @@ class Shelf:
         """What the files of an entry consist of; FileNotFoundError where there is no entry."""
         path = self.path / "entries" / digest / "contents"
         return Manifest.decode(path.read_bytes(), path.as_uri())
+
+    def whole(self) -> Iterator[tuple[Path, Manifest]]:
+        """The files' folder of each entry, and what they consist of."""
+        for entry in folders(self.path / "entries"):
+            with contextlib.suppress(FileNotFoundError, StoreError):  # evicted meanwhile, or of another format
+                yield entry / "files", self.contents(entry.name)
 
     def lock(self, digest: str) -> Path:
         """The lock to hold while fetching an entry."""
@@ -210,7 +216,8 @@ class Shelf:
 def folders(path: Path) -> list[Path]:
     """The folders in a folder; none where that is not there."""
     try:
-        return [Path(item.path) for item in os.scandir(path) if item.is_dir(follow_symlinks=False)]
+        with os.scandir(path) as found:
+            return [Path(item.path) for item in found if item.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
 
@@ -219,8 +226,9 @@ def measure(folder: Path) -> int:
     """Bytes of all files below a folder; 0 where it is not there."""
     total = 0
     try:
-        for item in os.scandir(folder):
-            total += measure(Path(item.path)) if item.is_dir(follow_symlinks=False) else item.stat().st_size
+        with os.scandir(folder) as found:
+            for item in found:
+                total += measure(Path(item.path)) if item.is_dir(follow_symlinks=False) else item.stat().st_size
     except FileNotFoundError:
         return total
     return total

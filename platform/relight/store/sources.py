@@ -62,7 +62,9 @@ def _source(files: list[tuple[str, Path]], config: bytes | None) -> Source:
 
 
 def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
-    for item in sorted(os.scandir(folder), key=lambda entry: entry.name):
+    with os.scandir(folder) as found:
+        items = sorted(found, key=lambda entry: entry.name)
+    for item in items:
         if item.name.startswith("."):
             continue
         if item.is_dir(follow_symlinks=False):

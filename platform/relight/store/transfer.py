@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from relight.base.errors import Conflict, CorruptWeights, MissingWeights
+from relight.store.adopting import Adopt, nothing
 from relight.store.journal import Journal
 from relight.store.keys import Sealer, place
 from relight.store.manifest import CHUNK, File, Manifest, Piece, chunk_digest
 from relight.store.objects import Objects
 
 THREADS = 8
-"""Ranged reads at once: what object storage needs to fill a 10 Gbit/s line; SHA-256 lets go of the GIL. Each thread
+"""Ranged reads at once: what object storage needs to fill a 10 Gbit/s line; hashing lets go of the GIL. Each thread
 holds one chunk, and its plain form where it is encrypted: 128 MiB at most, whatever the size of the model."""
 
 Progress = Callable[[int, int], None]
@@ -59,12 +60,16 @@ class Source:
             raise CorruptWeights(f"{uri} was changed while it was fetched: fetch it again") from error
         if got != piece.stored:
             raise CorruptWeights(f"{uri} is corrupt: it has {self._size(key)} bytes, its manifest says {file.stored}")
-        if file.chunks is not None and chunk_digest(buffer) != file.chunks[piece.number]:
+        if file.chunks is not None and chunk_digest(buffer, self.manifest.hash) != file.chunks[piece.number]:
             raise CorruptWeights(
                 f"{uri} is corrupt: bytes {piece.stored_at} to {piece.stored_at + piece.stored} do not have the digest "
                 "that its manifest gives"
             )
         return buffer
+
+    def place(self, file: File) -> Path | None:
+        """Where a file lies, if that is on this machine."""
+        return self._objects.place(f"{self._folder}/{file.path}")
 
     def _buffer(self) -> memoryview:
         if not hasattr(self._buffers, "view"):
@@ -77,23 +82,25 @@ class Source:
         return self._objects.size(key)
 
 
-def download(source: Source, target: Path, journal: Journal, on_progress: Progress) -> Manifest:
+def download(source: Source, target: Path, journal: Journal, on_progress: Progress, adopt: Adopt = nothing) -> Manifest:
     """Write all files of a version into ``target``, whole, checked and durable; returns what they then consist of.
 
-    Chunks that the journal of an earlier try names are read from the disk instead, if they are still right. When it
-    fails, what was written until then is the caller's to keep for a next try, or to remove.
+    What ``adopt`` can put into place is not read from storage, if it turns out to be right. Chunks that the journal of
+    an earlier try names are read from the disk instead, if they still are. When it fails, what was written until then
+    is the caller's to keep for a next try, or to remove.
     """
     manifest, written = source.manifest, journal.written
     digests: list[list[str]] = [[""] * -(-file.size // CHUNK) for file in manifest.files]
     advance = _counting(on_progress, manifest.size)
+    adopted = _adopted(manifest, target, adopt)
 
     def chunk(fd: int, number: int, file: File, piece: Piece) -> None:
         right = file.chunks[piece.number] if file.chunks and file.nonces is None else None
         digest = written.get((number, piece.number))
-        if digest is None or digest != (right or digest) or not _still_there(fd, piece, digest):
+        if digest is None or digest != (right or digest) or not _still_there(fd, piece, digest, manifest.hash):
             data = source.read(file, piece)
             _write(fd, data, piece.offset)
-            digest = right or chunk_digest(data)
+            digest = right or chunk_digest(data, manifest.hash)
             journal.add(number, piece.number, digest)
         digests[number][piece.number] = digest
         advance(piece.length)
@@ -101,6 +108,10 @@ def download(source: Source, target: Path, journal: Journal, on_progress: Progre
     with ExitStack() as opened:
         jobs = []
         for number, file in enumerate(manifest.files):
+            if file.path in adopted:
+                digests[number] = list(file.chunks or ())
+                advance(file.size)
+                continue
             fd = opened.enter_context(_opened(target / file.path, file.size))
             jobs += [(fd, number, file, piece) for piece in file.pieces()]
         in_threads(chunk, jobs)
@@ -110,7 +121,28 @@ def download(source: Source, target: Path, journal: Journal, on_progress: Progre
         replace(file, chunks=tuple(found), nonces=None, tag=None)
         for file, found in zip(manifest.files, digests, strict=True)
     ]
-    return Manifest.of(files)
+    return Manifest.of(files, manifest.hash)
+
+
+def _adopted(manifest: Manifest, target: Path, adopt: Adopt) -> set[str]:
+    """The files that were put into place and are right."""
+    found = [
+        file
+        for file in manifest.files
+        if file.chunks and file.nonces is None and not (target / file.path).exists() and adopt(file, target / file.path)
+    ]
+    wrong: set[str] = set()
+
+    def look(file: File, piece: Piece) -> None:
+        assert file.chunks is not None
+        with open(target / file.path, "rb", buffering=0) as opened:
+            if not _still_there(opened.fileno(), piece, file.chunks[piece.number], manifest.hash):
+                wrong.add(file.path)
+
+    in_threads(look, [(file, piece) for file in found for piece in file.pieces()])
+    for path in wrong:
+        (target / path).unlink()
+    return {file.path for file in found} - wrong
 
 
 def check(source: Source, on_progress: Progress) -> None:
@@ -141,7 +173,7 @@ def check_folder(folder: Path, manifest: Manifest, on_progress: Progress) -> Non
         path = folder / file.path
         try:
             with open(path, "rb", buffering=0) as opened:
-                right = _still_there(opened.fileno(), piece, file.chunks[piece.number])
+                right = _still_there(opened.fileno(), piece, file.chunks[piece.number], manifest.hash)
         except OSError as error:
             raise CorruptWeights(f"{path} is corrupt: {error.strerror}") from error
         if not right:
@@ -187,7 +219,10 @@ def _opened(path: Path, size: int) -> Iterator[int]:
     """A file of a size that is really there on the disk: a full one is found out now, not after minutes of transfer."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
-        path.chmod(0o644)
+        if path.stat().st_nlink > 1:  # adopted by a process that was killed: it is another entry's too
+            path.unlink()
+        else:
+            path.chmod(0o644)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         if os.fstat(fd).st_size != size:
@@ -206,6 +241,6 @@ def _write(fd: int, data: bytes | memoryview, offset: int) -> None:
         written += os.pwrite(fd, view[written:], offset + written)
 
 
-def _still_there(fd: int, piece: Piece, digest: str) -> bool:
+def _still_there(fd: int, piece: Piece, digest: str, hash: str) -> bool:
     data = os.pread(fd, piece.length, piece.offset)
-    return len(data) == piece.length and chunk_digest(data) == digest
+    return len(data) == piece.length and chunk_digest(data, hash) == digest

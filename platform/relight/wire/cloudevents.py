@@ -251,7 +251,7 @@ def _wrong(name: str, value: object) -> str | None:
             return f"a string was expected, got {value}"
         return None if value in _INT32 else f"an integer from -2147483648 to 2147483647 was expected, got {value}"
     if isinstance(value, bool):
-        return f"a string was expected, got {_text(value)}" if name in _OPTIONAL else None
+        return f"a string was expected, got {text_of(value)}" if name in _OPTIONAL else None
     if not isinstance(value, str):
         return f"an attribute is a string, an integer or a boolean, not {type(value).__name__}"
     if name == "time" and not _is_time(value):
@@ -272,7 +272,7 @@ def _is_time(value: str) -> bool:
     return True
 
 
-def _text(value: Value) -> str:
+def text_of(value: Value) -> str:
     """An attribute's canonical text (CloudEvents type system)."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -280,7 +280,7 @@ def _text(value: Value) -> str:
 
 
 def _escape(value: Value) -> str:
-    text = _text(value)
+    text = text_of(value)
     if not _UNSAFE.search(text):
         return text
     # A lone surrogate has no UTF-8; it can only come from our own process and becomes '?'.

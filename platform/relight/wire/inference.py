@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from relight.base.errors import Problem
 from relight.wire import tensors
@@ -15,8 +16,7 @@ CLASSIFICATION = "classification"
 Parameter = str | int | float | bool
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """One output that the request asks for, and in which form."""
 
     name: str
@@ -25,13 +25,12 @@ class Wanted:
     """Where not 0: not the values, but this many of the largest, as text (``classification``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class InferRequest:
+class InferRequest(msgspec.Struct, frozen=True, eq=False):
     """A request whose tensors fit the model. ``outputs`` empty: all of them, in ``binary`` form or not."""
 
     inputs: dict[str, Array]
     id: str | None = None
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter] = {}
     outputs: tuple[Wanted, ...] = ()
     binary: bool = False
 
@@ -110,11 +109,12 @@ def answered(
     request: InferRequest, outputs: Mapping[str, Array], specs: Sequence[TensorSpec], batched: bool
 ) -> list[tuple[Wanted, str, Array]]:
     """What goes into an answer, in its order: each output's form, datatype and values."""
+    if not request.outputs:
+        return [(Wanted(spec.name, request.binary), spec.datatype, outputs[spec.name]) for spec in specs]
     datatypes = {spec.name: spec.datatype for spec in specs}
-    wanted = request.outputs or tuple(Wanted(spec.name, request.binary) for spec in specs)
     return [
         (one, "BYTES", classify(outputs[one.name], one.classes, batched))
         if one.classes
         else (one, datatypes[one.name], outputs[one.name])
-        for one in wanted
+        for one in request.outputs
     ]

@@ -135,6 +135,11 @@ class ModelConfig(msgspec.Struct, frozen=True):
     def batched(self) -> bool:
         return self.max_batch_size > 0
 
+    @property
+    def instances(self) -> int:
+        """Runs that may go on at the same time."""
+        return max(1, sum(group.count for group in self.instance_groups))
+
     def input_specs(self) -> list[TensorSpec]:
         return [tensor.spec(self.batched) for tensor in self.inputs]
 

@@ -93,6 +93,13 @@ def from_json(text: str, name: str) -> bytes:
     return written.encode()
 
 
+def to_message(config: dict[str, Any]) -> bytes:
+    """The message of the published schema, serialized, from what ``modelconfig.to_json`` makes."""
+    message = _protobuf("google.protobuf.json_format").ParseDict(config, _schema().ModelConfig())
+    serialized: bytes = message.SerializeToString()
+    return serialized
+
+
 def _decoded(message: Any, name: str) -> Decoded:
     config = _config(message)
     problems = list(_refused(message)) + modelconfig.checked(config)

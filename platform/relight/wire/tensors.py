@@ -91,6 +91,11 @@ def size_of(datatype: str) -> int | None:
     return None if datatype == "BYTES" else _SIZES[datatype]
 
 
+def is_plain(datatype: str) -> bool:
+    """Whether the bytes of the binary form are the numpy values as they are."""
+    return datatype not in {"BYTES", "BF16", "BOOL"}
+
+
 def datatype_of(dtype: np.dtype[Any]) -> str:
     """The datatype of a numpy type. Text, objects and what the protocol has no number for (dates) are BYTES."""
     if dtype.kind in "OUSMmV":

@@ -14,7 +14,7 @@ The same requests come by gRPC as messages (``v2grpc``); what both have in commo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
@@ -131,7 +131,7 @@ def decode_request(
 
 def with_id(request: InferRequest, request_id: str | None) -> InferRequest:
     """The request with an id that came another way than in its body."""
-    return replace(request, id=request_id)
+    return msgspec.structs.replace(request, id=request_id)
 
 
 def parse(body: bytes) -> Any:
@@ -244,20 +244,50 @@ def encode_response(
     batched: bool = False,
 ) -> tuple[tuple[tuple[str, str], ...], bytes]:
     """Headers and body of an answer: the outputs that were asked for, in the form that was asked for."""
-    rendered, blobs = [], []
+    entries: list[_Entry] = []
+    data: list[Any] = []
+    blobs: list[bytes] = []
     for want, datatype, array in answered(request, outputs, specs, batched):
-        entry: dict[str, Any] = {"name": want.name, "datatype": datatype, "shape": list(array.shape)}
         if want.binary or not tensors.has_json(array, datatype):
             blob = tensors.to_bytes(array, datatype)
-            entry["parameters"] = {"binary_data_size": len(blob)}
+            entries.append((want.name, datatype, array.shape, len(blob)))
             blobs.append(blob)
         else:
-            entry["data"] = tensors.to_json(array)
-        rendered.append(entry)
-    head = dump(_named(name, version, request.id) | {"outputs": rendered})
+            entries.append((want.name, datatype, array.shape, None))
+            data.append(tensors.to_json(array))
     if not blobs:
-        return (("content-type", JSON),), head
+        return (("content-type", JSON),), _head(name, version, request.id, entries, data)
+    if data or request.id is not None:
+        head = _head(name, version, request.id, entries, data)
+    else:
+        head = _repeated(name, version, tuple(entries))
     return (("content-type", BINARY), (HEADER_LENGTH, str(len(head)))), b"".join((head, *blobs))
+
+
+_Entry = tuple[str, str, tuple[int, ...], int | None]
+"""Name, datatype and shape of an output, and its bytes where it is in the binary form."""
+
+
+def _head(
+    name: str, version: str | None, request_id: str | None, entries: Sequence[_Entry], data: Sequence[Any]
+) -> bytes:
+    """The JSON of an answer; ``data`` of those outputs that are not in the binary form, in order."""
+    values = iter(data)
+    rendered = []
+    for output, datatype, shape, size in entries:
+        entry: dict[str, Any] = {"name": output, "datatype": datatype, "shape": list(shape)}
+        if size is None:
+            entry["data"] = next(values)
+        else:
+            entry["parameters"] = {"binary_data_size": size}
+        rendered.append(entry)
+    return dump(_named(name, version, request_id) | {"outputs": rendered})
+
+
+@lru_cache(maxsize=256)
+def _repeated(name: str, version: str | None, entries: tuple[_Entry, ...]) -> bytes:
+    """The JSON of an answer that is binary as a whole: the same for all answers of these shapes."""
+    return _head(name, version, None, entries, ())
 
 
 def response_json(

@@ -22,8 +22,6 @@ from relight.wire.v2messages import INFERENCE
 from relight.wire.v2mistakes import MOST, refusal, shown_shape
 
 CONTENT_TYPE = "application/grpc"
-EXTENSIONS = tuple(name for name in v2.EXTENSIONS if name != "model_configuration")
-"""The call ModelConfig is not served."""
 
 _CONTENTS = {
     "BOOL": "bool_contents",
@@ -45,7 +43,7 @@ _FIELDS = tuple(dict.fromkeys(_CONTENTS.values()))
 class GrpcForm:
     """One call, as the form of its request and answer. ``message`` is the ModelInferRequest of an inference."""
 
-    extensions = EXTENSIONS
+    extensions = v2.EXTENSIONS
 
     def __init__(self, message: Any = None) -> None:
         self._message = message

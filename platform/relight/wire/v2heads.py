@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from relight.base.errors import RelightError
 from relight.wire import tensors, v2
@@ -49,8 +50,10 @@ _binary = msgspec.json.Decoder(_Binary)
 @dataclass(frozen=True, slots=True)
 class _Known:
     request: InferRequest
-    cuts: tuple[tuple[str, str, list[int], int, int, str], ...]
-    """Name, datatype, shape, first and last byte, and path of each input."""
+    numbers: tuple[tuple[str, np.dtype[Any], list[int], int, int], ...]
+    """Name, type, shape, number of elements and first byte of each input whose bytes are its values as they are."""
+    others: tuple[tuple[str, str, list[int], int, int, str], ...]
+    """Name, datatype, shape, first and last byte, and path of each other input."""
     specs: tuple[object, object]
     """Kept, so that their identities are not given to others."""
 
@@ -81,12 +84,14 @@ def decode_request(
         if 0 < size <= LONGEST:
             _remember(key, request, (inputs, outputs))
         return request
-    view = memoryview(body)
     arrays = {
-        name: tensors.from_bytes(datatype, shape, view[start:stop], path)
-        for name, datatype, shape, start, stop, path in known.cuts
+        name: np.frombuffer(body, dtype, elements, start).reshape(shape)
+        for name, dtype, shape, elements, start in known.numbers
     }
-    return replace(known.request, inputs=arrays)
+    for name, datatype, shape, start, stop, path in known.others:
+        arrays[name] = tensors.from_bytes(datatype, shape, memoryview(body)[start:stop], path)
+    same = known.request
+    return InferRequest(arrays, same.id, same.parameters, same.outputs, same.binary)
 
 
 def _remember(key: tuple[bytes, int, int, int], request: InferRequest, specs: tuple[Any, Any]) -> None:
@@ -94,12 +99,17 @@ def _remember(key: tuple[bytes, int, int, int], request: InferRequest, specs: tu
         given = _binary.decode(key[0]).inputs
     except msgspec.ValidationError:
         return  # Not all of it is binary.
-    cuts, at = [], len(key[0])
+    numbers, others, at = [], [], len(key[0])
     for index, tensor in enumerate(given):
         end = at + tensor.parameters.binary_data_size
-        cuts.append((tensor.name, tensor.datatype, tensor.shape, at, end, f"inputs[{index}]"))
+        elements = tensors.count(tensor.shape)
+        if elements and tensors.is_plain(tensor.datatype):
+            dtype = tensors.numpy_dtype(tensor.datatype)
+            numbers.append((tensor.name, dtype, tensor.shape, elements, at))
+        else:
+            others.append((tensor.name, tensor.datatype, tensor.shape, at, end, f"inputs[{index}]"))
         at = end
-    _known[key] = _Known(replace(request, inputs={}), tuple(cuts), specs)
+    _known[key] = _Known(msgspec.structs.replace(request, inputs={}), tuple(numbers), tuple(others), specs)
     if len(_known) > MOST:
         _known.popitem(last=False)
 

@@ -28,6 +28,7 @@ message ModelMetadataResponse {
   repeated TensorMetadata inputs = 4;
   repeated TensorMetadata outputs = 5;
 }
+message ModelConfigRequest { string name = 1; string version = 2; }
 message InferParameter {
   oneof parameter_choice {
     bool bool_param = 1;

@@ -16,6 +16,7 @@ from relight.base.errors import PlatformError
 from relight.net.listener import bind
 from relight.proc.child import Child
 from relight.proc.orphans import become_subreaper
+from relight.proc.spawn import spawn
 from relight.proc.zygote import Zygote
 
 
@@ -99,11 +100,29 @@ async def be_killed(folder: Path) -> None:
     await asyncio.Event().wait()
 
 
+async def tell_handlers(how: str, folder: Path) -> None:
+    """Whether a child of this process, which has SIGINT ignored, can be interrupted."""
+    mine, its = os.pipe()
+    zygote = Zygote((), log_path=folder / "zygote.log")
+    if how == "fork":
+        await zygote.start()
+        child = await zygote.fork("targets:describe", {"env": []}, [its], folder / "child.log")
+    else:
+        child = await spawn("targets:describe", {"env": []}, [its], folder / "child.log")
+    os.close(its)
+    said = json.loads(await asyncio.to_thread(os.read, mine, 100_000))
+    await asyncio.wait_for(child.wait(), 10)
+    await zygote.stop()
+    say(interrupt=said["interrupt"])
+
+
 def main(story: str, folder: Path) -> None:
     stories = {
         "subreaper": lambda: kill_the_zygote(folder, True),
         "no subreaper": lambda: kill_the_zygote(folder, False),
         "abandon": lambda: leave_programs_behind(folder),
+        "interrupt fork": lambda: tell_handlers("fork", folder),
+        "interrupt exec": lambda: tell_handlers("exec", folder),
         "be killed": lambda: be_killed(folder),
     }
     uvloop.run(stories[story]())

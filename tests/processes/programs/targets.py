@@ -135,3 +135,30 @@ def tables(payload: Payload, fds: list[int]) -> int:
     column = pyarrow.array(range(100_000))
     tell(fds[0], pyarrow.table({"n": column}).num_rows)
     return 0
+
+
+def use_all(payload: Payload, fds: list[int]) -> int:
+    """PyTorch on several threads, metrics and logs, all imported before the fork."""
+    import logging
+
+    import torch
+
+    from relight.base import logs
+    from relight.runtime.metrics import Metrics
+
+    logs.configure("info", json_lines=True)
+    logging.getLogger("relight.test").info("child %d", os.getpid())
+    torch.set_num_threads(2)
+    metrics = Metrics(lambda: 0)
+    metrics.began()
+    metrics.ended(200, 0.1)
+    found = {
+        "pid": os.getpid(),
+        "sum": float((torch.ones(512, 512) @ torch.ones(512, 512)).sum()),
+        "drawn": float(torch.rand(1)),
+        "requests": [
+            line for line in metrics.render().decode().splitlines() if line.startswith("relight_requests_tot")
+        ],
+    }
+    tell(fds[0], found)
+    return 0

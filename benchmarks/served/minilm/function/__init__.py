@@ -13,6 +13,7 @@ class MiniLM(sdk.Model):
     inputs = (sdk.TensorSpec("input_ids", "INT64", (-1, 128)), sdk.TensorSpec("attention_mask", "INT64", (-1, 128)))
     outputs = (sdk.TensorSpec("embedding", "FP32", (-1, 384)),)
     max_batch_size = 8
+    instances = int(os.environ["BENCH_INSTANCES"])
     batching = sdk.BatchingSettings(8)
 
     def load(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from relight.local.eventing.naming import CHANNELS, hub_name
+from relight.local.eventing.naming import HUBS, SINK_SCHEME, hub_name
 from relight.local.kube import kinds
 from relight.local.kube.kinds import Kind
 from relight.local.kube.store import ObjectStore
@@ -54,7 +54,7 @@ class Addresses:
         found = self._store.get(kind, namespace, name)
         if found is None:
             return Address(None, f'failed to get object {namespace}/{name}: {kind.resource} "{name}" not found')
-        if kind == kinds.BROKER or kind in CHANNELS:
+        if kind in HUBS:
             return Address(self._hub_url(namespace, hub_name(kind, name)))
         return self._addressable(kind, namespace, name, found)
 
@@ -68,6 +68,8 @@ class Addresses:
 
     def _absolute(self, uri: str) -> Address:
         parts = urlsplit(uri)
+        if parts.scheme == SINK_SCHEME:
+            return Address(uri)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             return Address(None, f"{uri!r} is not an absolute http URL")
         for domain in _CLUSTER_DOMAINS:

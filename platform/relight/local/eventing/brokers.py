@@ -6,7 +6,7 @@ from relight.base.errors import BadInput
 from relight.decide.filters import Filter
 from relight.local.eventing import statuses
 from relight.local.eventing.triggers import Subscription
-from relight.local.eventing.world import Object, Uids, World
+from relight.local.eventing.world import Follower, Object
 from relight.local.kube import kinds
 from relight.local.kube.kinds import Kind
 
@@ -14,11 +14,8 @@ NOTHING = Filter((lambda event: False,))
 """The filter of a Trigger that cannot be built: what is pending for it is kept, nothing new is added."""
 
 
-class Brokers:
+class Brokers(Follower):
     kinds = (kinds.BROKER,)
-
-    def __init__(self, world: World) -> None:
-        self._world = world
 
     async def look(self, kind: Kind, namespace: str, name: str, obj: Object | None) -> None:
         world = self._world
@@ -33,16 +30,9 @@ class Brokers:
         status = statuses.of_broker(obj, url, world.address(namespace, sink), world.stamp(), unchecked=unchecked)
         world.store.set_status(kind, namespace, name, status)
 
-    async def stop(self) -> None:
-        """Nothing goes on by itself."""
 
-
-class Triggers:
+class Triggers(Follower):
     kinds = (kinds.TRIGGER,)
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._uids = Uids()
 
     async def look(self, kind: Kind, namespace: str, name: str, obj: Object | None) -> None:
         world = self._world
@@ -71,6 +61,3 @@ class Triggers:
             paused=subscription.paused,
         )
         world.store.set_status(kind, namespace, name, status)
-
-    async def stop(self) -> None:
-        """Nothing goes on by itself."""

@@ -12,18 +12,15 @@ from relight.base.errors import BadInput
 from relight.decide.delivery import Retry
 from relight.local.eventing import statuses
 from relight.local.eventing.brokers import NOTHING
-from relight.local.eventing.naming import CHANNELS, Hub, hub_name
+from relight.local.eventing.naming import CHANNELS, Hub, hub_name, outgoing
 from relight.local.eventing.triggers import Subscription
-from relight.local.eventing.world import Object, Uids, World
+from relight.local.eventing.world import Follower, Object
 from relight.local.kube import kinds
 from relight.local.kube.kinds import Kind
 
 
-class Channels:
-    kinds = CHANNELS
-
-    def __init__(self, world: World) -> None:
-        self._world = world
+class Channels(Follower):
+    kinds = (kinds.CHANNEL, kinds.IN_MEMORY_CHANNEL)
 
     async def look(self, kind: Kind, namespace: str, name: str, obj: Object | None) -> None:
         world, hub = self._world, (namespace, hub_name(kind, name))
@@ -35,16 +32,9 @@ class Channels:
         status = statuses.of_channel(obj, world.hub_url(*hub), world.address(namespace, sink), world.stamp())
         world.store.set_status(kind, namespace, name, status)
 
-    async def stop(self) -> None:
-        """Nothing goes on by itself."""
 
-
-class Subscriptions:
+class Subscriptions(Follower):
     kinds = (kinds.SUBSCRIPTION,)
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._uids = Uids()
 
     async def look(self, kind: Kind, namespace: str, name: str, obj: Object | None) -> None:
         world = self._world
@@ -84,7 +74,7 @@ class Subscriptions:
         kind = kinds.by_kind(api_version, kind_name)
         if kind is None or kind not in CHANNELS:
             return None, "", f"spec.channel: {api_version} {kind_name} is no channel here"
-        return self._world.store.get(kind, namespace, name), hub_name(kind, name), None
+        return self._world.store.get(kind, namespace, name), outgoing(kind, name), None
 
     async def _replies(self, obj: Object, retry: Retry, dead_letter: Mapping[str, Any] | None) -> Hub | None:
         reply = (obj.get("spec") or {}).get("reply")
@@ -93,6 +83,3 @@ class Subscriptions:
             return None
         name = f"{metadata['name']} (reply)"
         return await self._world.outlets.open(metadata["uid"], metadata["namespace"], name, reply, retry, dead_letter)
-
-    async def stop(self) -> None:
-        """Nothing goes on by itself."""

@@ -20,10 +20,17 @@ from relight.local.eventing.flows import Flows
 from relight.local.eventing.ingress import Ingress
 from relight.local.eventing.inspecting import Inspection
 from relight.local.eventing.log import EventLog, Limits
+from relight.local.eventing.naming import SINKS
 from relight.local.eventing.outlets import Outlets
 from relight.local.eventing.pinging import Pings
+from relight.local.eventing.publishing import Departures
 from relight.local.eventing.sending import Sender
-from relight.local.eventing.sources.feeding import Sources
+from relight.local.eventing.sinks import Sinks
+from relight.local.eventing.sources.feeding import Feeders
+from relight.local.eventing.sources.jetstream import JetStreamChannels
+from relight.local.eventing.sources.kafka import KafkaTopics
+from relight.local.eventing.sources.objects import Sources
+from relight.local.eventing.sources.rabbitmq import RabbitQueues
 from relight.local.eventing.sources.redis import RedisStreams
 from relight.local.eventing.triggers import Subscription, Table
 from relight.local.eventing.world import Reconciler, World
@@ -84,7 +91,7 @@ class Eventing:
             now=now,
         )
         self._ingress = Ingress(
-            self.dispatcher.publish_all,
+            self.dispatcher.publish_then,
             event_limit,
             inspect=Inspection(self.log, table, self.dispatcher, token).answer,
             refused=lambda status: self.dispatcher.metrics.count("refused", str(status)),
@@ -103,16 +110,20 @@ class Eventing:
             self.broker_url,
             now,
         )
+        self._feeders = Feeders(world)
+        self._departures = Departures(self.dispatcher, table, self._sender)
         self._reconcilers: dict[Kind, Reconciler] = {
             kind: one
             for one in (
                 Brokers(world),
                 Channels(world),
+                Sinks(world, self._departures),
+                JetStreamChannels(world, self._feeders, self._departures),
                 Triggers(world),
                 Subscriptions(world),
                 Flows(world),
                 Pings(world),
-                Sources(world, (RedisStreams(),)),
+                Sources(world, self._feeders, (RedisStreams(), KafkaTopics(), RabbitQueues())),
             )
             for kind in one.kinds
         }
@@ -137,7 +148,7 @@ class Eventing:
             raise
         self._base = f"http://{host}:{bound}"
         self._queue = Queue("eventing", self._look, self._tasks)
-        watches = [(kind, self._store.watch(kind)) for kind in (*self._reconcilers, kinds.SERVICE, kinds.SECRET)]
+        watches = [(kind, self._store.watch(kind)) for kind in (*self._reconcilers, *_WATCHED)]
         # Everything is known before deliveries go on: what is pending for a Trigger that is not there is dropped.
         for kind in self._reconcilers:
             for obj in self._store.list(kind)[0]:
@@ -156,6 +167,7 @@ class Eventing:
         for one in dict.fromkeys(self._reconcilers.values()):
             await one.stop()
         await self.dispatcher.stop()
+        await self._departures.stop()
         await self._sender.stop()
         await self.log.stop()
 
@@ -197,17 +209,23 @@ class Eventing:
             self._recorder.record(trigger, "Warning", reason, message)
 
 
-_SOURCES = (kinds.PING_SOURCE, kinds.REDIS_STREAM_SOURCE)
+_WATCHED = (kinds.SERVICE, kinds.SECRET, kinds.CONFIG_MAP)
+"""What is only referred to."""
+_BROKERED = (kinds.REDIS_STREAM_SOURCE, kinds.KAFKA_SOURCE, kinds.RABBITMQ_SOURCE)
+_SOURCES = (kinds.PING_SOURCE, *_BROKERED)
 _REFERRING = (kinds.TRIGGER, kinds.SUBSCRIPTION, *_SOURCES)
 _AFFECTED: dict[Kind, tuple[Kind, ...]] = {
     kinds.SERVICE: (*_REFERRING, kinds.BROKER),
     kinds.BROKER: _REFERRING,
     kinds.CHANNEL: (*_REFERRING, kinds.SEQUENCE, kinds.PARALLEL),
     kinds.IN_MEMORY_CHANNEL: (*_REFERRING, kinds.SEQUENCE, kinds.PARALLEL),
+    kinds.NATS_JETSTREAM_CHANNEL: (*_REFERRING, kinds.SEQUENCE, kinds.PARALLEL),
+    **dict.fromkeys(SINKS, _REFERRING),
     kinds.SEQUENCE: _REFERRING,
     kinds.PARALLEL: _REFERRING,
     kinds.SUBSCRIPTION: (kinds.SEQUENCE, kinds.PARALLEL),
-    kinds.SECRET: _SOURCES,
+    kinds.SECRET: (*_BROKERED, *SINKS, kinds.NATS_JETSTREAM_CHANNEL),
+    kinds.CONFIG_MAP: (kinds.NATS_JETSTREAM_CHANNEL,),
 }
 """What has to be looked at when an object of a kind has changed."""
 

@@ -174,6 +174,35 @@ class Dispatcher:
 
         ``poison`` is what cannot be delivered: dead letters from the start, in the same commit.
         """
+        incoming = self._checked(hub, events, headers)
+        wanted = [one for one in incoming if one.triggers]
+        dead = self._poisoned(poison)
+        seqs = await self._log.accept_all(wanted, cursor, dead) if wanted or cursor or dead else []
+        self._accepted(incoming, wanted, seqs)
+
+    def publish_then(
+        self,
+        hub: Hub,
+        events: Sequence[Event],
+        headers: Iterable[tuple[str, str]],
+        then: Callable[[BaseException | None], None],
+    ) -> None:
+        """As ``publish_all``, without a task: ``then`` hears on the loop when the events are on disk, or why not."""
+        incoming = self._checked(hub, events, headers)
+        wanted = [one for one in incoming if one.triggers]
+
+        def told(seqs: Sequence[int], error: BaseException | None) -> None:
+            if error is None:
+                self._accepted(incoming, wanted, seqs)
+            then(error)
+
+        if wanted:
+            self._log.accept_then(wanted, told)
+        else:
+            told([], None)
+
+    def _checked(self, hub: Hub, events: Sequence[Event], headers: Iterable[tuple[str, str]]) -> list[Incoming]:
+        """The events as they enter the log; raises where they must not."""
         if not self._open:
             raise NotReady("the broker is starting or stopping", retry_after=1.0)
         if not self._table.has_hub(hub):
@@ -188,9 +217,9 @@ class Dispatcher:
                 raise BadInput(f"the event went through too many brokers ({delivery.TTL})", param=delivery.TTL)
             self._check(hub, event)
             incoming.append(self.incoming(hub, event, ttl, passed))
-        wanted = [one for one in incoming if one.triggers]
-        dead = self._poisoned(poison)
-        seqs = await self._log.accept_all(wanted, cursor, dead) if wanted or cursor or dead else []
+        return incoming
+
+    def _accepted(self, incoming: Sequence[Incoming], wanted: Sequence[Incoming], seqs: Sequence[int]) -> None:
         for one in incoming:
             self.offer(one)
         for seq, one in zip(seqs, wanted, strict=True):

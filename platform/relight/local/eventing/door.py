@@ -12,7 +12,7 @@ import asyncio
 import errno
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import cast
@@ -52,8 +52,8 @@ class Post:
     keep_alive: bool
 
 
-Answer = Callable[[Post], Awaitable[Response]]
-"""Never raises."""
+Answer = Callable[[Post, Callable[[Response], None]], None]
+"""Answers a post by calling back on the loop, now or later."""
 
 
 class Door:
@@ -117,6 +117,7 @@ class _Connection(asyncio.Protocol):
         """What came since the last request was complete: what aiohttp would need."""
         self._reading = False
         self._decided = False
+        self._parsing = False
         self._answering = False
         self._ended = False
         self._waiting: deque[Post] = deque()
@@ -141,6 +142,7 @@ class _Connection(asyncio.Protocol):
             return
         if not self._decided:
             self._raw.append(data)
+        self._parsing = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
@@ -153,6 +155,8 @@ class _Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._refuse(400, "the request is not well-formed HTTP")
             return
+        finally:
+            self._parsing = False
         if self._reading and not self._decided and sum(map(len, self._raw)) > HEAD:
             self._refuse(431, f"the request's head is longer than {HEAD} bytes")
         elif self._answering:
@@ -201,11 +205,20 @@ class _Connection(asyncio.Protocol):
     # -- answering
 
     def _next(self) -> None:
+        """Have the oldest post answered. No task: they would cost more than all else here."""
         self._answering = True
-        self._door.tasks.spawn(self._answer(self._waiting.popleft()), "answer")
+        post = self._waiting.popleft()
+        try:
+            self._door.answer(post, lambda response: self._answered(post, response))
+        except Exception:
+            log.exception("door.failed: the connection is closed")
+            self.abort()
 
-    async def _answer(self, post: Post) -> None:
-        response = await self._door.answer(post)
+    def _answered(self, post: Post, response: Response) -> None:
+        if self._parsing:
+            # An answer that needs no waiting: what comes behind the request in the same bytes is parsed first.
+            self._loop.call_soon(self._answered, post, response)
+            return
         self._answering = False
         if self._ended:
             return
@@ -215,11 +228,15 @@ class _Connection(asyncio.Protocol):
         if last:
             self._end()
         elif self._waiting:
-            self._next()
+            self._loop.call_soon(self._next_if_idle)
         elif self._last_word:
             self._say_last()
         else:
             self._transport.resume_reading()
+
+    def _next_if_idle(self) -> None:
+        if self._waiting and not self._answering and not self._ended:
+            self._next()
 
     def _refuse(self, status: int, sentence: str) -> None:
         """Answer what cannot be read, and hang up: where the next request begins is not known."""

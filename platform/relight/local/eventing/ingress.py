@@ -6,31 +6,35 @@ Status codes are those of Knative's broker ingress; where that answers with an e
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage, HttpProcessingError
 
-from relight.base.errors import BadInput, Forbidden, NotAllowed, NotFound, RelightError, TooLarge
+from relight.base.errors import BadInput, Forbidden, NotAllowed, NotFound, PlatformError, RelightError, TooLarge
 from relight.local.eventing.door import TARDY, Door, Post
-from relight.local.eventing.naming import CHANNELS, Hub
+from relight.local.eventing.naming import CHANNELS, SINKS, Hub
 from relight.wire import cloudevents
 from relight.wire.cloudevents import Event
 from relight.wire.http import Headers, Response
 
-Publish = Callable[[Hub, list[Event], Headers], Awaitable[None]]
+log = logging.getLogger("relight.eventing")
+
+Publish = Callable[[Hub, list[Event], Headers, Callable[[BaseException | None], None]], None]
+"""Stores events and calls back once they are on disk, or with the error; raises what is wrong with them."""
 
 MAX_BATCH = 1000
 """Events in one batch at most."""
-_CHANNEL_PATHS = frozenset(kind.plural for kind in CHANNELS)
+_PATHS = frozenset(kind.plural for kind in (*CHANNELS, *SINKS))
 _ALLOW = (("Allow", "POST, OPTIONS"),)
 _TEXT = (("Content-Type", "text/plain; charset=utf-8"),)
 _ACCEPTED = Response(202, _ALLOW)
 
 
 class Ingress:
-    """The listener. ``publish`` stores events or raises; ``limit`` bounds a request's body in bytes.
+    """The listener. ``limit`` bounds a request's body in bytes.
 
     ``inspect`` answers what is no event for a hub; ``refused`` is told the status of what was not accepted;
     ``strict``: batches are refused, as on Knative.
@@ -65,16 +69,24 @@ class Ingress:
         if door is not None:
             await door.stop()
 
-    async def _post(self, post: Post) -> Response:
+    def _post(self, post: Post, answered: Callable[[Response], None]) -> None:
         try:
             _check_origin(post.headers)
             hub = _hub(post.path)
             if post.body is None:
                 raise TooLarge(f"the event is larger than {self._limit} bytes")
-            await self._publish(hub, self._events(post.headers, post.body), post.headers)
+            events = self._events(post.headers, post.body)
+            self._publish(hub, events, post.headers, lambda error: answered(self._outcome(error)))
         except RelightError as error:
+            answered(self._failure(error))
+
+    def _outcome(self, error: BaseException | None) -> Response:
+        if error is None:
+            return _ACCEPTED
+        if isinstance(error, RelightError):
             return self._failure(error)
-        return _ACCEPTED
+        log.error("ingress.failed error=%r", error, exc_info=error)
+        return self._failure(PlatformError("the event was not accepted"))
 
     async def _other(self, request: web.BaseRequest) -> web.StreamResponse:
         """A look inside, a preflight, a mistake; and events on a connection that had one of these before."""
@@ -89,7 +101,10 @@ class Ingress:
             if request.method != "POST":
                 raise NotAllowed(f"{request.method} is not allowed; POST an event")
             body = await _read(request, self._limit)
-            answer = await self._post(Post(request.path, Headers.from_raw(request.raw_headers), body, True))
+            future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+            post = Post(request.path, Headers.from_raw(request.raw_headers), body, True)
+            self._post(post, lambda response: None if future.done() else future.set_result(response))
+            answer = await future
         except RelightError as error:
             answer = self._failure(error)
         return web.Response(status=answer.status, headers=dict(answer.headers), body=answer.body)
@@ -133,14 +148,14 @@ async def _read(request: web.BaseRequest, limit: int) -> bytes | None:
 
 
 def _hub(path: str) -> Hub:
-    """The hub that a path addresses: ``/NAMESPACE/BROKER``, or ``/NAMESPACE/channels/NAME``."""
+    """The hub that a path addresses: ``/NAMESPACE/BROKER``, or ``/NAMESPACE/KIND/NAME`` of a channel or a sink."""
     if path in ("", "/"):
         raise NotFound("events are posted to /NAMESPACE/BROKER")
     parts = path.split("/")[1:]
     if all(parts):
         if len(parts) == 2:
             return parts[0], parts[1]
-        if len(parts) == 3 and parts[1] in _CHANNEL_PATHS:
+        if len(parts) == 3 and parts[1] in _PATHS:
             return parts[0], f"{parts[1]}/{parts[2]}"
     raise BadInput(f"{path!r} is not /NAMESPACE/BROKER"[:200])
 

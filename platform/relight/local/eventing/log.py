@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from relight.base.errors import NoSpace, NotReady, Overloaded, PlatformError, RelightError
+from relight.base.errors import NotReady, Overloaded
 from relight.local.eventing import hops, records
+from relight.local.eventing.committing import Operation, commit, open_file, tell
 from relight.local.eventing.hops import Hop
 from relight.local.eventing.records import Entry, Incoming, Letter, Pending, Stored
 
@@ -31,8 +32,6 @@ GROUP = 256
 WAITING = 2048
 """Events that may wait for their commit; more are refused (503)."""
 WAITING_BYTES = 64 * 2**20
-WAL_PAGES = 4096
-"""Checkpoint when the WAL has this many pages (16 MiB), rather than after a number of commits."""
 RETRY_AFTER = 1.0
 """Seconds that a refused sender is asked to wait."""
 REASON_LENGTH = 500
@@ -53,14 +52,6 @@ class Limits:
     first."""
 
 
-@dataclass(slots=True)
-class _Operation:
-    run: Callable[[sqlite3.Connection], Any]
-    future: asyncio.Future[Any]
-    result: Any = None
-    error: BaseException | None = None
-
-
 class EventLog:
     """See the module. ``start`` opens the file and starts the writer; ``stop`` commits what waits and closes it."""
 
@@ -68,7 +59,7 @@ class EventLog:
         self.path = path
         self._limits = limits or Limits()
         self._buried = 0
-        self._operations: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
+        self._operations: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
         self._waiting = 0
         self._waiting_bytes = 0
         self._thread: threading.Thread | None = None
@@ -79,7 +70,7 @@ class EventLog:
         if self._thread is not None:
             return
         self._loop = asyncio.get_running_loop()
-        database = await asyncio.to_thread(_open, self.path)
+        database = await asyncio.to_thread(open_file, self.path)
         self._thread = threading.Thread(target=self._write, args=(database,), name="event-log", daemon=True)
         self._thread.start()
 
@@ -119,7 +110,7 @@ class EventLog:
                     "UPDATE deliveries SET dead = 1, reason = ? WHERE event = ?",
                     (reason[:REASON_LENGTH], one.insert(database)),
                 )
-            return [one.insert(database) for one in incoming]
+            return records.insert_all(database, incoming) if incoming else []
 
         self._waiting += count
         self._waiting_bytes += size
@@ -128,6 +119,26 @@ class EventLog:
         finally:
             self._waiting -= count
             self._waiting_bytes -= size
+
+    def accept_then(
+        self, incoming: Sequence[Incoming], then: Callable[[list[int], BaseException | None], None]
+    ) -> None:
+        """Store events, all or none; ``then`` hears their sequence numbers on the loop, or the error, once they are on
+        disk. As ``accept_all``, for those who take thousands a second: no task, no future. Overloaded, NotReady."""
+        size, count = sum(one.size for one in incoming), len(incoming)
+        if self._waiting + count > WAITING or self._waiting_bytes + size > WAITING_BYTES:
+            raise Overloaded("too many events wait to be written to disk; try again", retry_after=RETRY_AFTER)
+        if self._thread is None:
+            raise NotReady("the event log is closed")
+
+        def told(seqs: Any, error: BaseException | None) -> None:
+            self._waiting -= count
+            self._waiting_bytes -= size
+            then(seqs or [], error)
+
+        self._waiting += count
+        self._waiting_bytes += size
+        self._operations.put(Operation(lambda database: records.insert_all(database, incoming), told, incoming))
 
     async def settle(
         self, seq: int, trigger: str, reply: Incoming | None = None, *, hop: Hop | None = None, once: bool = False
@@ -314,7 +325,16 @@ class EventLog:
         if self._thread is None or self._loop is None:
             raise NotReady("the event log is closed")
         future: asyncio.Future[Result] = self._loop.create_future()
-        self._operations.put(_Operation(run, future))
+
+        def told(result: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._operations.put(Operation(run, told))
         # A caller that is cancelled does not hold up the commit that is on its way: nobody waits for it any more.
         return await future
 
@@ -322,7 +342,7 @@ class EventLog:
         """The writer thread: take all that waits, commit it as one, tell the loop; until the None of ``stop``."""
         open_ = True
         while open_:
-            group: list[_Operation] = []
+            group: list[Operation] = []
             operation = self._operations.get()
             while operation is not None:
                 group.append(operation)
@@ -334,35 +354,13 @@ class EventLog:
                     break
             else:
                 open_ = False
-            _commit(database, group)
+            commit(database, group)
             try:
                 assert self._loop is not None
-                self._loop.call_soon_threadsafe(_tell, group)
+                self._loop.call_soon_threadsafe(tell, group)
             except RuntimeError:
                 break  # the loop is closed: nobody waits any more
         database.close()
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        path.touch(mode=0o600)
-        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        database.execute("PRAGMA journal_mode=WAL")
-        database.execute("PRAGMA synchronous=FULL")
-        database.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
-        database.execute(f"PRAGMA journal_size_limit={2 * WAL_PAGES * 4096}")
-        (found,) = database.execute("PRAGMA user_version").fetchone()
-        if found < records.FORMAT:
-            steps = [records.SCHEMA] if found == 0 else [records.MIGRATIONS[at] for at in range(found, records.FORMAT)]
-            script = " ".join([*steps, records.ADDED])
-            database.executescript(f"BEGIN; {script} PRAGMA user_version={records.FORMAT}; COMMIT;")
-    except (sqlite3.DatabaseError, OSError) as error:
-        raise PlatformError(f"{path} cannot be read as the platform's event log: {error}") from error
-    if found > records.FORMAT:
-        database.close()
-        raise PlatformError(f"{path} has format {found}; this relight reads up to {records.FORMAT}: update relight")
-    return database
 
 
 _TRIED = (
@@ -374,49 +372,3 @@ _TRIED = (
 def _tried(began: float, reason: str) -> str:
     """A failed attempt as a line of the delivery's history."""
     return f"{began:.3f} {' '.join(reason.split())[:200]}\n"
-
-
-def _commit(database: sqlite3.Connection, group: list[_Operation]) -> None:
-    """Run a group in one transaction; if one operation fails, each in one of its own, so that it fails alone."""
-    if not group or _try(database, group):
-        return
-    if len(group) > 1:
-        for operation in group:
-            operation.error = None
-            _try(database, [operation])
-
-
-def _try(database: sqlite3.Connection, group: list[_Operation]) -> bool:
-    try:
-        database.execute("BEGIN IMMEDIATE")
-        for operation in group:
-            operation.result = operation.run(database)
-        database.execute("COMMIT")
-    except Exception as error:
-        if database.in_transaction:
-            database.execute("ROLLBACK")
-        for operation in group:
-            operation.error = _translate(error)
-        return False
-    return True
-
-
-def _translate(error: Exception) -> RelightError:
-    if isinstance(error, RelightError):
-        return error
-    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-        return NoSpace("the disk that holds the event log is full; the event was not accepted")
-    log.error("events.write_failed error=%r: nothing of it was stored, the sender or the retry tries again", error)
-    failure = PlatformError("the event log cannot be written")
-    failure.__cause__ = error
-    return failure
-
-
-def _tell(group: list[_Operation]) -> None:
-    for operation in group:
-        if operation.future.done():
-            continue
-        if operation.error is not None:
-            operation.future.set_exception(operation.error)
-        else:
-            operation.future.set_result(operation.result)

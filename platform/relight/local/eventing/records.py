@@ -83,8 +83,12 @@ class Incoming:
 
     def insert(self, database: sqlite3.Connection) -> int:
         """Write the event and its deliveries; its sequence number, which is never used again."""
+        return insert_all(database, [self])[0]
+
+    def _row(self, seq: int) -> tuple[object, ...]:
         event = self.event
-        row = (
+        return (
+            seq,
             self.namespace,
             self.broker,
             self.received,
@@ -97,18 +101,38 @@ class Incoming:
             orjson.dumps(self.headers),
             self.cause,
         )
-        seq = database.execute(
-            "INSERT INTO events"
-            " (namespace, broker, received, id, source, type, attributes, data, implied_json, headers, cause)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            row,
-        ).lastrowid
-        assert seq is not None
-        database.executemany(
-            "INSERT INTO deliveries (event, trigger, due) VALUES (?, ?, ?)",
-            [(seq, trigger, self.received) for trigger in self.triggers],
-        )
-        return seq
+
+
+ROWS = 64
+"""Rows of one INSERT at most."""
+_INTO_EVENTS = (
+    "INSERT INTO events (seq, namespace, broker, received, id, source, type, attributes, data, implied_json, headers,"
+    " cause) VALUES "
+)
+
+
+def insert_all(database: sqlite3.Connection, incoming: Sequence[Incoming]) -> list[int]:
+    """Write events and their deliveries; the events' sequence numbers, which are never used again.
+
+    Many rows to a statement: each one costs a hand-over of the interpreter's lock, for which the thread that accepts
+    events has to be waited for.
+    """
+    found = database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
+    first = (0 if found is None else found[0]) + 1
+    seqs = list(range(first, first + len(incoming)))
+    _insert(database, _INTO_EVENTS, [one._row(seq) for seq, one in zip(seqs, incoming, strict=True)])
+    deliveries = [
+        (seq, trigger, one.received) for seq, one in zip(seqs, incoming, strict=True) for trigger in one.triggers
+    ]
+    _insert(database, "INSERT INTO deliveries (event, trigger, due) VALUES ", deliveries)
+    return seqs
+
+
+def _insert(database: sqlite3.Connection, into: str, rows: Sequence[tuple[object, ...]]) -> None:
+    for at in range(0, len(rows), ROWS):
+        part = rows[at : at + ROWS]
+        marks = f"({','.join('?' * len(part[0]))})"
+        database.execute(into + ",".join([marks] * len(part)), [value for row in part for value in row])
 
 
 _EVENT = (

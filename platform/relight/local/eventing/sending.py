@@ -1,14 +1,17 @@
-"""One attempt to hand an event to an HTTP endpoint, and what came back."""
+"""One attempt to hand an event to an HTTP endpoint, or to a message broker, and what came back."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from relight.base.errors import BadInput, RelightError
+from relight.local.eventing.naming import SINK_SCHEME
 from relight.wire import cloudevents
 from relight.wire.cloudevents import Event
 from relight.wire.http import Headers
@@ -38,12 +41,24 @@ class Answer:
         return self.status is not None and 200 <= self.status < 300
 
 
+Publish = Callable[[Event], Awaitable[None]]
+"""Hands an event to a message broker: returns once that has it; BadInput if it never takes it, else another error."""
+
+
 class Sender:
     """Sends events. ``limit`` bounds the answer's body in bytes. Open with ``start``, close with ``stop``."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._session: aiohttp.ClientSession | None = None
+        self._publishers: dict[str, Publish] = {}
+
+    def publish_to(self, uri: str, publish: Publish | None) -> None:
+        """What is sent to a URI of the sinks' own scheme is published; None: there is no such sink any more."""
+        if publish is None:
+            self._publishers.pop(uri, None)
+        else:
+            self._publishers[uri] = publish
 
     async def start(self) -> None:
         if self._session is None:
@@ -70,6 +85,8 @@ class Sender:
         structured: bool = False,
     ) -> Answer:
         """POST an event. Failures to reach the endpoint are answers too (status None); only cancellation raises."""
+        if url.startswith(f"{SINK_SCHEME}:"):
+            return await self._published(url, event, timeout)
         assert self._session is not None, "started before the first send"
         encode = cloudevents.encode_structured if structured else cloudevents.encode_binary
         fields, body = encode(event)
@@ -86,6 +103,22 @@ class Sender:
             return Answer(None, reason=f"no answer within {timeout:g} s")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return Answer(None, reason=f"{url} could not be reached: {error}"[:500])
+
+    async def _published(self, uri: str, event: Event, timeout: float) -> Answer:
+        """What an endpoint would answer: 202 once the broker has the event."""
+        publish = self._publishers.get(uri)
+        if publish is None:
+            return Answer(None, reason=f"{uri} is not connected to a broker")
+        try:
+            async with asyncio.timeout(timeout):
+                await publish(event)
+        except TimeoutError:
+            return Answer(None, reason=f"no answer within {timeout:g} s")
+        except BadInput as error:
+            return Answer(error.status, reason=error.message)
+        except RelightError as error:
+            return Answer(None, reason=error.message)
+        return Answer(202)
 
 
 async def _read(content: aiohttp.StreamReader, limit: int) -> bytes | None:

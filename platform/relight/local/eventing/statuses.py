@@ -105,6 +105,35 @@ def of_channel(channel: Mapping[str, Any], url: str, sink: Address | None, now: 
     return status
 
 
+def of_stream_channel(
+    channel: Mapping[str, Any],
+    url: str,
+    sink: Address | None,
+    problem: str | None,
+    now: str,
+    feed: Condition | None,
+) -> dict[str, Any]:
+    """The status of a NatsJetStreamChannel: the stream is ready once it is read from."""
+    if problem is not None or feed is None:
+        why = problem or "The stream is not reached yet."
+        stream = Condition("StreamReady", "False", "InvalidChannel" if problem else "Connecting", why)
+    else:
+        stream = Condition("StreamReady", feed.status, feed.reason, feed.message)
+    conditions = [Condition("Addressable", "True"), Condition("DispatcherReady", "True"), _sink(sink), stream]
+    status = _status(channel, conditions, now) | {"address": {"name": "http", "url": url}}
+    if sink is not None and sink.url:
+        status["deadLetterSinkUri"] = sink.url
+    return status
+
+
+def of_sink(sink: Mapping[str, Any], url: str, problem: str | None, now: str) -> dict[str, Any]:
+    """The status of a KafkaSink or a RedisStreamSink that takes events at ``url``."""
+    taking = Condition("Deployed", "True")
+    if problem is not None:
+        taking = Condition("Deployed", "False", "InvalidSink", problem)
+    return _status(sink, [Condition("Addressable", "True"), taking], now) | {"address": {"name": "http", "url": url}}
+
+
 _IN_MEMORY_PARTS = ("ChannelServiceReady", "DispatcherReady", "EndpointsReady", "ServiceReady")
 
 

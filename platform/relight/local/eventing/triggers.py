@@ -50,6 +50,8 @@ class Subscription:
     """Nothing is delivered; events are kept until it goes on."""
     ordering_key: str | None = None
     """Events of one value of this attribute are delivered one after another; None: in no order."""
+    keyless: Literal["ordered", "free"] = "ordered"
+    """Events without that attribute: one after another too, or in no order."""
     dedup: Dedup = "on"
     """*off*: each delivery is run and answered anew. *on*: the function runs an event once as long as it remembers it,
     and one answer is published. *durable*: an event that was answered before is not even delivered."""
@@ -61,7 +63,8 @@ class Subscription:
         """What an event is ordered by; None where order does not matter."""
         if self.ordering_key is None:
             return None
-        return str(event.get(self.ordering_key, ""))
+        key = event.get(self.ordering_key)
+        return None if key is None and self.keyless == "free" else str("" if key is None else key)
 
     @classmethod
     def of(cls, trigger: Mapping[str, Any], broker: Mapping[str, Any] | None = None) -> Subscription:

@@ -72,3 +72,14 @@ class Uids:
         if obj is not None:
             self._known[key] = obj["metadata"]["uid"]
         return None if obj is not None and known == obj["metadata"]["uid"] else known
+
+
+class Follower:
+    """A reconciler of objects that nothing goes on for by itself."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._uids = Uids()
+
+    async def stop(self) -> None:
+        """Nothing goes on by itself."""

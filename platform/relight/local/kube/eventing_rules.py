@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from relight.base.errors import BadInput
 from relight.base.units import parse_iso_duration
 from relight.decide import filters as dialects
+from relight.decide.schedule import Schedule
 from relight.local.kube.webhooks import Fault, immutable, invalid, missing, needs_one_of
 
 BROKER_CLASS = "eventing.knative.dev/broker.class"
@@ -112,6 +114,12 @@ def check_ping_source(spec: dict[str, Any]) -> Iterator[Fault]:
     fields = str(spec.get("schedule") or "").split()
     if not 5 <= len(fields) <= 6:
         yield invalid(f"expected 5 to 6 fields, found {len(fields)}: [{' '.join(fields)}]", "spec.schedule")
+    else:
+        try:
+            Schedule.of(str(spec["schedule"]), spec.get("timezone"))
+        except BadInput as error:
+            for problem in error.problems:
+                yield invalid(problem.message, problem.path)
     yield from check_destination(spec.get("sink"), "spec.sink")
 
 

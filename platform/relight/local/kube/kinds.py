@@ -122,6 +122,31 @@ PING_SOURCE = _eventing("sources", "v1", "PingSource", "pingsources", also=("sou
 REDIS_STREAM_SOURCE = _eventing(
     "sources", "v1alpha1", "RedisStreamSource", "redisstreamsources", also=("eventing", "sources"), treatment="acted"
 )
+KAFKA_SOURCE = _eventing(
+    "sources", "v1", "KafkaSource", "kafkasources", also=("eventing", "sources"), treatment="acted"
+)
+RABBITMQ_SOURCE = _eventing(
+    "sources",
+    "v1alpha1",
+    "RabbitmqSource",
+    "rabbitmqsources",
+    "rmqsource",
+    also=("eventing", "sources", "importers"),
+    treatment="acted",
+)
+NATS_JETSTREAM_CHANNEL = _eventing(
+    "messaging",
+    "v1alpha1",
+    "NatsJetStreamChannel",
+    "natsjetstreamchannels",
+    "natsjsmc",
+    also=_CHANNELS,
+    treatment="acted",
+)
+KAFKA_SINK = _eventing("eventing", "v1alpha1", "KafkaSink", "kafkasinks", also=("eventing",), treatment="acted")
+REDIS_STREAM_SINK = _eventing(
+    "sinks", "v1alpha1", "RedisStreamSink", "redisstreamsinks", also=("eventing", "sink"), treatment="acted"
+)
 
 _ACTED = (
     NAMESPACE,
@@ -144,31 +169,14 @@ _ACTED = (
     SUBSCRIPTION,
     PING_SOURCE,
     REDIS_STREAM_SOURCE,
+    KAFKA_SOURCE,
+    RABBITMQ_SOURCE,
+    NATS_JETSTREAM_CHANNEL,
+    KAFKA_SINK,
+    REDIS_STREAM_SINK,
 )
 
-_SOURCES = ("eventing", "sources")
 _INERT = (
-    _eventing(
-        "messaging",
-        "v1alpha1",
-        "NatsJetStreamChannel",
-        "natsjetstreamchannels",
-        "natsjsmc",
-        also=_CHANNELS,
-        treatment="inert",
-    ),
-    _eventing("sources", "v1", "KafkaSource", "kafkasources", also=_SOURCES, treatment="inert"),
-    _eventing(
-        "sources",
-        "v1alpha1",
-        "RabbitmqSource",
-        "rabbitmqsources",
-        "rmqsource",
-        also=(*_SOURCES, "importers"),
-        treatment="inert",
-    ),
-    _eventing("eventing", "v1alpha1", "KafkaSink", "kafkasinks", also=("eventing",), treatment="inert"),
-    _eventing("sinks", "v1alpha1", "RedisStreamSink", "redisstreamsinks", also=("eventing", "sink"), treatment="inert"),
     Kind("", "v1", "Service", "services", short_names=("svc",), categories=_ALL, treatment="inert"),
     Kind("", "v1", "ServiceAccount", "serviceaccounts", short_names=("sa",), treatment="inert", status=False),
     Kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", short_names=("pvc",), treatment="inert"),

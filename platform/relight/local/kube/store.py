@@ -71,6 +71,15 @@ def _body(obj: Object) -> Object:
     return {name: value for name, value in obj.items() if name not in ("metadata", "status", "apiVersion", "kind")}
 
 
+def _shared(value: Any, words: dict[str, str]) -> Any:
+    """The same value with each text only once in memory: thousands of objects say much the same."""
+    if isinstance(value, str):
+        return words.setdefault(value, value)
+    if isinstance(value, dict):
+        return {name: _shared(inner, words) for name, inner in value.items()}
+    return [_shared(inner, words) for inner in value] if isinstance(value, list) else value
+
+
 def _check_version(kind: Kind, old: Object, given: dict[str, Any]) -> None:
     failed = f'Operation cannot be fulfilled on {kind.resource} "{old["metadata"]["name"]}": '
     has, wants = old["metadata"]["uid"], given.get("uid")
@@ -117,9 +126,10 @@ class ObjectStore:
     def _load(self) -> None:
         (self._version,) = self._db.execute("SELECT coalesce(max(version), 0) FROM changes").fetchone()
         kinds = {kind.resource: kind for kind in KINDS}
+        words: dict[str, str] = {}
         for resource, namespace, name, body in self._db.execute("SELECT * FROM objects"):
             if resource in kinds:
-                self._memory.remember(kinds[resource], (namespace, name), orjson.loads(body))
+                self._memory.remember(kinds[resource], (namespace, name), _shared(orjson.loads(body), words))
 
     def close(self) -> None:
         """End all watches and close the file. Calling again does nothing."""
@@ -142,6 +152,11 @@ class ObjectStore:
 
     def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
         return self._objects[kind].get(_key(kind, namespace, name))
+
+    def owned(self, uid: str, kind: Kind) -> list[Object]:
+        """The objects of a kind that an owner has, in order of their names."""
+        places = (self._memory.places[one] for one in self._memory.owned.get(uid, ()))
+        return [self._objects[kind][key] for key in sorted(key for its, key in places if its == kind)]
 
     def list(
         self, kind: Kind, namespace: str | None = None, selector: Callable[[Object], bool] | None = None

@@ -22,6 +22,10 @@ from relight.local.serving.types import Address, RevisionKey, RevisionLimits
 log = logging.getLogger("relight.activator")
 
 
+class Moved(NotReady):
+    """A held request's revision gets no traffic any more: whoever asked looks at the route again."""
+
+
 class Bucket(NamedTuple):
     """What happened at a gate since the previous sample."""
 
@@ -223,6 +227,10 @@ class Gate:
         self._woken = False
         self._wake_if_waited_for()
 
+    def move(self) -> None:
+        """The revision gets no traffic any more: whoever waits is told to ask where the traffic goes now."""
+        self._refuse_all(Moved(f"revision {self.key} takes no more requests", retry_after=1))
+
     def close(self) -> None:
         """The revision is gone: whoever waits is told so."""
         self._failure = NotReady(f"revision {self.key} was deleted while this request waited for a replica")
@@ -408,14 +416,15 @@ class Gates:
         self._clock = clock
         self._gates: dict[RevisionKey, Gate] = {}
 
-    def ensure(self, key: RevisionKey, limits: RevisionLimits | None = None) -> Gate:
-        """The revision's gate, made where there is none; ``limits`` replace those it has."""
+    def ensure(self, key: RevisionKey, limits: RevisionLimits | None = None, hold: HoldLimits | None = None) -> Gate:
+        """The revision's gate, made where there is none; ``limits`` and ``hold`` replace those it has."""
         gate = self._gates.get(key)
         if gate is None:
             gate = Gate(key, limits or RevisionLimits(), wake=self._wake, hold=self._hold, clock=self._clock)
             self._gates[key] = gate
         elif limits is not None and limits != gate.limits:
             gate.set_limits(limits)
+        gate.hold_limits = hold or gate.hold_limits
         return gate
 
     def get(self, key: RevisionKey) -> Gate | None:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from relight.decide import traces
 from relight.decide.last_step import UNKNOWN, Activity, ScaleTarget, Step, last_step
@@ -43,6 +43,14 @@ class Scale:
     """Replicas wanted; -1: nothing is known yet."""
 
 
+class Room(Protocol):
+    """Who keeps count of the machine's room, told by a scaler whether its revision has enough."""
+
+    def wanting(self, key: RevisionKey) -> None: ...
+
+    def served(self, key: RevisionKey) -> None: ...
+
+
 class Scaler:
     """The autoscaler of one revision. ``changed`` is called when what ``scale`` tells has changed."""
 
@@ -57,7 +65,9 @@ class Scaler:
         changed: Callable[[], None],
         now: float,
         trace: Callable[[Mapping[str, Any]], None] | None = None,
+        room: Room | None = None,
     ) -> None:
+        self._room = room
         self.key = key
         self.spec = spec
         self.reachable = True
@@ -71,7 +81,9 @@ class Scaler:
         self._since = now
         # All requests pass the router, so the activator is always in the path, and has been long enough.
         self._proxy_since = now - spec.grace_period
-        self.scale = Scale(Activity.INACTIVE if initialized else Activity.ACTIVATING, initialized, UNKNOWN)
+        # One that has proven itself, and that nothing keeps, is wanted by nobody yet.
+        desired = 0 if initialized and spec.min_scale == 0 else UNKNOWN
+        self.scale = Scale(Activity.INACTIVE if initialized else Activity.ACTIVATING, initialized, desired)
 
     @property
     def dormant(self) -> bool:
@@ -88,6 +100,7 @@ class Scaler:
         first = self.spec.min_scale if self.scale.initialized else max(self.spec.initial_scale, self.spec.min_scale)
         if first > 0 and (self.reachable or not self.scale.initialized):
             self._replicas.scale(first)
+            self._placed(first, self._since)
 
     def configure(self, spec: RevisionScaling, reachable: bool, now: float) -> None:
         """Other annotations, or another reachability: both count from the next decision on."""
@@ -140,6 +153,21 @@ class Scaler:
         if self.scale.activity is Activity.ACTIVATING:
             self._apply(last_step(self.spec, self._target(), self._desired, now), now)
 
+    def room_changed(self, now: float) -> None:
+        """The machine has more room: what could not be started may be now."""
+        self._apply(last_step(self.spec, self._target(), self._desired, now), now)
+
+    def _placed(self, want: int, now: float) -> None:
+        """Say whether the machine holds what is wanted. While it does not, the time to become active does not run."""
+        if self._room is None:
+            return
+        if self._replicas.missing or want > max(self._replicas.want, self._replicas.here):
+            if self.scale.activity is Activity.ACTIVATING:
+                self._since = now
+            self._room.wanting(self.key)
+        else:
+            self._room.served(self.key)
+
     def _target(self) -> ScaleTarget:
         return ScaleTarget(
             replicas=self._replicas.want,
@@ -149,6 +177,7 @@ class Scaler:
             initialized=self.scale.initialized,
             reachable=self.reachable,
             proxy_since=self._proxy_since,
+            slots=self._replicas.slots,
         )
 
     def _apply(self, step: Step, now: float) -> None:
@@ -163,6 +192,7 @@ class Scaler:
         if scale != self.scale:
             self.scale = scale
             self._changed()
+        self._placed(max(step.want, self._replicas.want), now)
 
 
 def _windows(spec: RevisionScaling) -> tuple[LinearAverage, LinearAverage]:

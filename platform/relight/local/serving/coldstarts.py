@@ -16,6 +16,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Histogram
 
 from relight.local.recording import Recorder
+from relight.local.serving.objects import CONFIGURATION, SERVICE, labels_of
 from relight.local.serving.types import RevisionKey
 
 log = logging.getLogger("relight.local.serving")
@@ -47,7 +48,7 @@ class ColdStarts:
         self._histogram = Histogram(
             "relight_cold_start_seconds",
             "Cold starts by phase",
-            ["revision", "phase"],
+            ["function", "revision", "phase"],
             buckets=_BUCKETS,
             registry=registry,
         )
@@ -55,11 +56,13 @@ class ColdStarts:
     def record(self, revision: Mapping[str, Any], cold: ColdStart) -> None:
         meta = revision["metadata"]
         key = RevisionKey(meta["namespace"], meta["name"])
+        labels = labels_of(revision)
+        function = f"{key.namespace}/{labels.get(SERVICE) or labels.get(CONFIGURATION) or key.name}"
         parts = ", ".join(f"{name} {cold.phases.get(name, 0.0) * 1000:.1f}" for name in PHASES)
         log.info("coldstart revision=%s pod=%s total=%.1f ms: %s", key, cold.pod, cold.total * 1000, parts)
         message = f"answered from zero in {cold.total * 1000:.0f} ms ({parts})"
         annotations = {COLD_START: json.dumps(cold.document())}
         self._recorder.record(revision, "Normal", "ColdStart", message, annotations)
         for name in PHASES:
-            self._histogram.labels(str(key), name).observe(cold.phases.get(name, 0.0))
-        self._histogram.labels(str(key), "total").observe(cold.total)
+            self._histogram.labels(function, str(key), name).observe(cold.phases.get(name, 0.0))
+        self._histogram.labels(function, str(key), "total").observe(cold.total)

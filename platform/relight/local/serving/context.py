@@ -78,7 +78,9 @@ class Context:
     pages: Mapping[bytes, Callable[[], Response]]
     """What the router itself answers, by path; functions have two segments at least."""
     on_replica_error: Callable[[RevisionKey, str], None]
-    on_first_answer: Callable[[RevisionKey, str, float], None]
+    on_first_answer: Callable[[RevisionKey, str, float], Mapping[str, float]]
+    """Told of a woken revision's first answer, with its replica and the seconds since it was woken; says the phases of
+    these, or nothing where no request waited for all of the start."""
     connections: set[Connection] = field(default_factory=set)
     draining: bool = False
     """The router stops: every answer is the last one of its connection."""

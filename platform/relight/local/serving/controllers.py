@@ -48,19 +48,29 @@ class Controllers:
         tasks: Tasks,
         *,
         revision_changed: Callable[[str, str], None],
+        at_once: Callable[[RevisionKey], bool],
     ) -> None:
         self._store = store
         self._tasks = tasks
         self._revision_changed = revision_changed
         self._configs = Configs(store)
+        self._spoken_of: dict[tuple[str, str], set[tuple[str, str]]] = {}
+        """By route: the revisions and configurations in its lines of traffic."""
+        self._routes_by: dict[tuple[str, str, str], set[str]] = {}
+        """By namespace, revision and configuration: the routes that have such a line."""
         self._routing = Routing(
             store,
             routes,
             addresses,
             revision_changed=revision_changed,
             look_again=lambda *key: self.queue.mark((kinds.ROUTE.kind, *key)),
+            at_once=at_once,
         )
         self.queue: Queue[Key] = Queue("serving", self._look, tasks)
+
+    def restore(self) -> list[RevisionKey]:
+        """The traffic as it was when the platform ended; the revisions that get some."""
+        return self._routing.restore()
 
     def start(self) -> None:
         self._tasks.spawn(self.queue.run(), "reconcile")
@@ -71,6 +81,10 @@ class Controllers:
     def reachable(self, key: RevisionKey) -> bool:
         """Whether any route sends traffic to a revision (Knative's reachability)."""
         return self._routing.reachable(key)
+
+    def following(self, key: RevisionKey) -> bool:
+        """Whether a revision gets its traffic for being the latest, until a newer one is ready."""
+        return self._routing.following(key)
 
     async def _watch(self, kind: Kind) -> None:
         # A watch that was too slow is closed by the store: it starts again from a list, and nothing is missed for long.
@@ -102,15 +116,33 @@ class Controllers:
             self._revision_changed(namespace, name)
             if objects.CONFIGURATION in labels:
                 self.queue.mark((kinds.CONFIGURATION.kind, namespace, labels[objects.CONFIGURATION]))
-            self._mark_routes(namespace)
+                self._mark_routes(namespace, "", labels[objects.CONFIGURATION])
+            self._mark_routes(namespace, name, "")
         elif kind is kinds.CONFIGURATION:
-            self._mark_routes(namespace)
+            self._mark_routes(namespace, "", name)
+        elif kind is kinds.ROUTE:
+            self._note_route(namespace, name, obj)
         if kind in (kinds.CONFIGURATION, kinds.ROUTE) and objects.SERVICE in labels:
             self.queue.mark((kinds.SERVICE.kind, namespace, labels[objects.SERVICE]))
 
-    def _mark_routes(self, namespace: str) -> None:
-        for route in self._store.list(kinds.ROUTE, namespace)[0]:
-            self.queue.mark((kinds.ROUTE.kind, namespace, route["metadata"]["name"]))
+    def _note_route(self, namespace: str, name: str, route: Mapping[str, Any]) -> None:
+        """Remember what a route speaks of, so that a change of that finds it without asking all routes."""
+        for one in self._spoken_of.pop((namespace, name), ()):
+            self._routes_by[namespace, *one].discard(name)
+        if self._store.get(kinds.ROUTE, namespace, name) is None:
+            return
+        lines = route["spec"].get("traffic") or ()
+        named = {(str(line.get("revisionName") or ""), str(line.get("configurationName") or "")) for line in lines}
+        for one in named:
+            self._routes_by.setdefault((namespace, *one), set()).add(name)
+        self._spoken_of[namespace, name] = named
+
+    def _mark_routes(self, namespace: str, revision: str, configuration: str) -> None:
+        names = set(self._routes_by.get((namespace, revision, configuration), ()))
+        if configuration and self._store.get(kinds.ROUTE, namespace, configuration) is not None:
+            names.add(configuration)  # a Service's own, which may be too new to have been noted
+        for name in names:
+            self.queue.mark((kinds.ROUTE.kind, namespace, name))
 
     async def _look(self, key: Key) -> None:
         kind, namespace, name = key
@@ -150,11 +182,7 @@ class Controllers:
         if configuration is None or configuration["metadata"].get("deletionTimestamp"):
             return
         generation = configuration["metadata"]["generation"]
-        revisions = [
-            revision
-            for revision in self._store.list(kinds.REVISION, namespace)[0]
-            if objects.labels_of(revision).get(objects.CONFIGURATION) == name
-        ]
+        revisions = self._store.owned(configuration["metadata"]["uid"], kinds.REVISION)
         by_generation = {int(objects.labels_of(one).get(objects.GENERATION, 0)): one for one in revisions}
         latest = by_generation.get(generation)
         status: Object = {"observedGeneration": generation}

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from h2.errors import ErrorCodes
 
-from relight.base.errors import BadInput, RelightError
-from relight.local.serving.activator import Gate, Slot, Waiter
+from relight.base.errors import RelightError
+from relight.local.serving.activator import Slot
 from relight.local.serving.context import Context
 from relight.local.serving.h2heads import (
     Head,
@@ -25,10 +25,10 @@ from relight.local.serving.h2heads import (
     request_head,
 )
 from relight.local.serving.h2link import Header
-from relight.local.serving.metrics import CUT, HANGUP, Series
+from relight.local.serving.metrics import CUT, HANGUP
+from relight.local.serving.passage import Passage
 from relight.local.serving.refusals import Refusal, answer
-from relight.local.serving.routes import TAG_HEADER, Route
-from relight.local.serving.types import RevisionKey, RevisionLimits
+from relight.local.serving.routes import TAG_HEADER
 from relight.wire.http import Response
 
 if TYPE_CHECKING:
@@ -37,31 +37,19 @@ if TYPE_CHECKING:
 
 MAX_TRIES = 8
 """Connections that are opened for one request, at most."""
-LEAST_HELD = 1024
-"""Bytes that a held request is counted with at least, for its head and our own objects."""
 FOREVER = float("inf")
 
 
-class H2Exchange:
+class H2Exchange(Passage):
     """See the module. As a sink it hears what the client sends; ``_Answer`` hears the replica."""
 
     def __init__(self, context: Context, client: H2ClientConnection, stream_id: int, now: float) -> None:
+        super().__init__(context, now)
         self.deadline = FOREVER
-        self.arrived = now
-        self._context = context
         self._client = client
         self._id = stream_id
         self._request: Head | None = None
         self._target = b"/"
-        self._by_path = False
-        self._route: Route | None = None
-        self._key: RevisionKey | None = None
-        self._gate: Gate | None = None
-        self._limits = RevisionLimits()
-        self._series: Series | None = None
-        self._waiter: Waiter | None = None
-        self._held_until = 0.0
-        self._slot: Slot | None = None
         self._upstream: ReplicaLink | None = None
         self._upstream_id = 0
         self._parts: list[bytes] = []
@@ -71,8 +59,6 @@ class H2Exchange:
         self._status = 0
         self._passed_on = False
         """The replica has the whole request."""
-        self._counted = False
-        """The slot is given back and the answer counted; what is left is to hand it to the client."""
 
     @property
     def buffered(self) -> int:
@@ -94,7 +80,7 @@ class H2Exchange:
         if self._gate is None:
             self._answer(self._context.pages[request.plain]())
             return
-        self._set_deadline(self.arrived + min(self._limits.timeout, self._limits.response_start))
+        self._set_deadline(self._deadline)
         self._acquire()
 
     def _aim(self, request: Head) -> None:
@@ -103,27 +89,17 @@ class H2Exchange:
             return
         if found.route is None:
             raise Refusal(404, "not_found", f"no function {found.function[:200]} is deployed here")
-        self._route = route = found.route
         self._target = found.target
-        try:
-            tag, routes = request.noted.get(TAG_HEADER), self._context.routes
-            self._key = routes.pick(route, tag, self._context.random01()).revision
-        except BadInput as error:
-            raise Refusal(404, "not_found", f"{route.namespace}/{route.name}: {error.message}") from None
-        gate = self._context.gates.get(self._key)
-        if gate is None:
-            raise Refusal(503, "not_ready", f"revision {self._key} is not set up on this machine yet")
-        if not gate.limits.h2c:
-            name = f"{route.namespace}/{route.name}"
+        self._tag = request.noted.get(TAG_HEADER)
+        if not self._pick(found.route).h2c:
+            self._gate = None
+            name = f"{found.route.namespace}/{found.route.name}"
             raise Refusal(505, "http1_only", f"{name} speaks HTTP/1.1; its port would be named h2c for HTTP/2")
-        self._gate = gate
-        self._limits = gate.limits
-        self._series = self._context.metrics.series(self._key)
 
     def data(self, data: bytes) -> None:
         if self._upstream is not None:
             self._upstream.send(self._upstream_id, data)
-        elif not self._counted:
+        elif not self._ended:
             self._parts.append(data)
         else:
             # Refused: it is read to its end and dropped.
@@ -159,39 +135,8 @@ class H2Exchange:
 
     # -- to a replica
 
-    def _acquire(self) -> None:
-        gate = self._gate
-        assert gate is not None
-        slot = gate.try_acquire()
-        if slot is not None:
-            self._take(slot)
-            return
-        try:
-            waiter = gate.hold(max(self.buffered, LEAST_HELD), self._slot_came, self._gate_failed)
-        except RelightError as error:
-            self._refuse(error)
-            return
-        if self._counted or self._slot is not None:
-            # Being woken, the revision had its answer at once.
-            return
-        self._waiter = waiter
-        longest = gate.hold_limits.max_seconds
-        self._held_until = until = self.arrived + min(self._limits.timeout, self._limits.response_start)
-        if longest:
-            self._held_until = min(until, waiter.since + longest)
-        self._set_deadline(self._held_until)
-
-    def _slot_came(self, slot: Slot) -> bool:
-        self._waiter = None
-        if self._counted:
-            return False
-        self._set_deadline(self.arrived + min(self._limits.timeout, self._limits.response_start))
-        self._take(slot)
-        return True
-
-    def _gate_failed(self, error: RelightError) -> None:
-        self._waiter = None
-        self._refuse(error)
+    def _wanted(self) -> bool:
+        return not self._ended
 
     def _take(self, slot: Slot) -> None:
         self._slot = slot
@@ -205,10 +150,10 @@ class H2Exchange:
             try:
                 opened = await links.open(slot.address)
             except OSError:
-                if slot is self._slot and not self._counted:
+                if slot is self._slot and not self._ended:
                     self._refused_by(slot)
                 return
-            if slot is not self._slot or self._counted:
+            if slot is not self._slot or self._ended:
                 return
             link = links.take(slot.address)
             if link is not None and self._send(link):
@@ -218,16 +163,6 @@ class H2Exchange:
                 return
             # Others waited for the same connection, and it was full when it was our turn.
         self.response_lost("it takes no more streams")
-
-    def _refused_by(self, slot: Slot) -> None:
-        """Nothing was sent: another replica takes the request, or it is held until there is one."""
-        assert self._gate is not None
-        assert self._key is not None
-        self._gate.suspect(slot.replica_id)
-        self._slot = None
-        self._gate.release(slot)
-        self._acquire()
-        self._context.on_replica_error(self._key, slot.replica_id)
 
     def _send(self, link: ReplicaLink) -> bool:
         assert self._request is not None
@@ -258,19 +193,16 @@ class H2Exchange:
     # -- what the replica answers
 
     def response_head(self, headers: list[Header], ended: bool) -> None:
-        context, gate, slot = self._context, self._gate, self._slot
-        if self._counted or gate is None or slot is None or self._key is None:
+        slot = self._slot
+        if self._ended or slot is None:
             return
         status = next((value for name, value in headers if name == b":status"), b"")
         self._status = int(status) if status.isdigit() else 502
-        if gate.woken_at is not None:
-            woken, gate.woken_at = gate.woken_at, None
-            context.on_first_answer(self._key, slot.replica_id, context.clock() - woken)
+        self._first_answer(slot)
         fields = [(name, value) for name, value in headers if name != b"x-request-id"]
         fields.append((b"x-request-id", self._request_id or b""))
         if self._request is not None and b"relight-timing" in self._request.noted:
-            total = (context.clock() - self.arrived) * 1000
-            fields.append((b"server-timing", b"hold;dur=%.3f, total;dur=%.3f" % (slot.held * 1000, total)))
+            fields.append((b"server-timing", self._timing(slot)))
         self._touch()
         if ended:
             self._answered(headers)
@@ -309,13 +241,13 @@ class H2Exchange:
 
     def on_deadline(self, now: float) -> None:
         self.deadline = FOREVER
-        if self._counted:
+        late = self._late()
+        if self._ended:
             # The client has not taken what was left of its answer.
             self._client.send_reset(self._id, ErrorCodes.CANCEL)
             self.done()
-        elif self._waiter is not None and self._gate is not None:
-            late = self.arrived + min(self._limits.timeout, self._limits.response_start)
-            self._refuse(self._gate.late(self._waiter, self._held_until < late))
+        elif late is not None:
+            self._refuse(late)
         else:
             self._drop_upstream(ErrorCodes.CANCEL)
             age = f"{now - self.arrived:.3g} s"
@@ -360,24 +292,10 @@ class H2Exchange:
         if upstream is not None:
             upstream.send_reset(self._upstream_id, code)
 
-    def _count(self, code_class: str) -> None:
-        """The replica is done with it, or never had it: give the slot back, and count."""
-        if self._counted:
-            return
-        self._counted = True
-        waiter, self._waiter = self._waiter, None
-        slot, self._slot = self._slot, None
-        if self._series is not None:
-            self._series.observe(code_class, self._context.clock() - self.arrived)
-        if self._gate is not None:
-            if waiter is not None:
-                self._gate.leave(waiter)
-            if slot is not None:
-                self._gate.release(slot)
-
     def _touch(self) -> None:
         """The answer moves: it has until the revision's timeout, and until its idle limit where it has one."""
         limits = self._limits
+        assert limits is not None
         until = self.arrived + limits.timeout
         self._set_deadline(min(until, self._context.clock() + limits.idle) if limits.idle else until)
 

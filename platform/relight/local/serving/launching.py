@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import socket
 import time
@@ -20,17 +21,17 @@ from typing import Any, Protocol
 
 from relight.base.errors import Deadline, LoadFailed, PlatformError
 from relight.local.serving.types import Address, RevisionSpec
+from relight.local.serving.zygotes import Zygotes
 from relight.net.listener import bind
 from relight.proc.child import Child
+from relight.proc.limiting import Group, Limiter
 from relight.proc.spawn import spawn
-from relight.proc.zygote import Zygote
+from relight.proc.zygote_main import POOLS
 
 log = logging.getLogger("relight.local.serving")
 
 TARGET = "relight.runtime.replica:run"
 """What a replica's process runs. Named, not imported: local mode starts functions and speaks to them over HTTP."""
-COMMON = ("relight.sdk", "relight.runtime.replica", "relight.store.files")
-"""What every function needs: each zygote has it imported."""
 
 
 class BackingServices(Protocol):
@@ -47,6 +48,14 @@ class Launched:
     control: socket.socket
     decided: float
     """When its start was decided, on the monotonic clock of the machine."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    group: Group = field(default_factory=Group)
+    """The limits on what it may use."""
+
+    def close(self) -> None:
+        """Its process has ended: let go of what was its."""
+        self.control.close()
+        self.group.close()
 
 
 @dataclass(frozen=True)
@@ -58,65 +67,51 @@ class Ready:
 
 
 class Launcher:
-    """Starts replicas; keeps one zygote per set of preloaded modules."""
+    """Starts replicas: forked from a zygote, or executed where there is none."""
 
-    def __init__(self, environ: Mapping[str, str], logs: Path, backing: BackingServices) -> None:
+    def __init__(self, environ: Mapping[str, str], logs: Path, backing: BackingServices, limiter: Limiter) -> None:
         self._environ = dict(environ)
         self._logs = logs
         self._backing = backing
-        self._zygotes: dict[tuple[str, ...], asyncio.Task[Zygote]] = {}
-        self._stopping = False
+        self._limiter = limiter
+        self.zygotes = Zygotes(logs / "zygote.log")
 
     def log_path(self, namespace: str, pod: str) -> Path:
         return self._logs / namespace / f"{pod}.log"
 
-    def prepare(self, preload: tuple[str, ...]) -> asyncio.Task[Zygote]:
-        """Have a zygote for these modules; it is started once and replaced when it died."""
-        task = self._zygotes.get(preload)
-        dead = task is not None and task.done() and (task.cancelled() or task.exception() or not task.result().alive)
-        if task is None or dead:
-            task = asyncio.get_running_loop().create_task(
-                self._start_zygote(preload), name=f"zygote {','.join(preload)}"
-            )
-            self._zygotes[preload] = task
-        return task
-
-    async def _start_zygote(self, preload: tuple[str, ...]) -> Zygote:
-        zygote = Zygote((*COMMON, *preload), log_path=self._logs / "zygote.log")
-        await zygote.start()
-        log.info("zygote.ready modules=%s", ",".join(preload) or "-")
-        return zygote
-
-    async def launch(self, spec: RevisionSpec, pod: str) -> Launched:
-        """Start a replica's process. PlatformError when the machine cannot."""
+    async def launch(self, spec: RevisionSpec, pod: str, granted: Mapping[str, str]) -> Launched:
+        """Start a replica's process. ``granted``: environment that says which GPUs are its own; the revision's own
+        environment wins. PlatformError when the machine cannot."""
         decided = time.monotonic()
-        env = {**self._environ, **spec.env}
+        env = {**self._environ, **granted, **_threads(spec.use.cpu), **spec.env}
         for name in spec.backing:
             env = {**(await self._backing.ensure(name)), **env}
         listener = bind("127.0.0.1", 0)
         ours, theirs = socket.socketpair()
+        group = self._limiter.group(spec.use.cpu, spec.use.memory)
         try:
             port = listener.getsockname()[1]
             env["PORT"] = str(port)
             payload: dict[str, Any] = {"source": spec.source, "env": env, "stamps": {"decided": decided}}
+            payload["limits"] = dict(group.payload)
             log_path = self.log_path(spec.key.namespace, pod)
             log_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             child = await self._child(spec, payload, [listener.fileno(), theirs.fileno()], log_path)
-        except OSError as error:
+        except BaseException as error:
             ours.close()
-            raise PlatformError(f"a replica of {spec.key} could not be started: {error}") from error
-        except BaseException:
-            ours.close()
+            group.close()
+            if isinstance(error, OSError):
+                raise PlatformError(f"a replica of {spec.key} could not be started: {error}") from error
             raise
         finally:
             listener.close()
             theirs.close()
         ours.setblocking(False)
-        return Launched(child, Address("127.0.0.1", port), ours, decided)
+        return Launched(child, Address("127.0.0.1", port), ours, decided, env, group)
 
     async def _child(self, spec: RevisionSpec, payload: dict[str, Any], fds: list[int], log_path: Path) -> Child:
         try:
-            zygote = await asyncio.shield(self.prepare(spec.preload))
+            zygote = await asyncio.shield(self.zygotes.prepare(spec.preload))
             return await zygote.fork(TARGET, payload, fds, log_path)
         except (PlatformError, Deadline) as error:
             # A machine that cannot fork ahead still serves, only slower.
@@ -127,14 +122,13 @@ class Launcher:
 
     async def stop(self) -> None:
         """End the zygotes. Replicas are stopped before, by their owners."""
-        self._stopping = True
-        for task in self._zygotes.values():
-            if not task.done():
-                task.cancel()
-        for result in await asyncio.gather(*self._zygotes.values(), return_exceptions=True):
-            if isinstance(result, Zygote):
-                await result.stop()
-        self._zygotes.clear()
+        await self.zygotes.stop()
+        self._limiter.close()
+
+
+def _threads(cpu: float | None) -> dict[str, str]:
+    """As many threads for libraries as the CPU limit has cores: more would only take turns."""
+    return {} if cpu is None else dict.fromkeys(POOLS, str(max(1, math.ceil(cpu))))
 
 
 async def announcement(launched: Launched, *, on_line: Callable[[Mapping[str, Any]], None] | None = None) -> Ready:

@@ -30,6 +30,10 @@ NO_GC = "serving.knative.dev/no-gc"
 AUTOSCALING = "autoscaling.knative.dev/"
 DRAIN = "relight.dev/drain"
 """Finalizer of a Pod: its process has not ended yet."""
+LIMITS = "relight.dev/limits"
+"""Annotation of a Pod: how its memory and CPU limits are kept (``cgroup v2``, ``cgroup v1``, ``rlimit``)."""
+DEVICES = "relight.dev/devices"
+"""Annotation of a Pod: the GPUs that are its own."""
 _CREATOR = "serving.knative.dev/creator"
 _PASSED_ON = (_CREATOR, "serving.knative.dev/lastModifier", ROLLOUT_DURATION)
 
@@ -199,6 +203,7 @@ def pod_for(revision: Mapping[str, Any], name: str, port: int) -> Object:
                 {
                     "name": container.get("name") or "user-container",
                     "image": container.get("image", ""),
+                    "resources": container.get("resources") or {},
                     "ports": [{"containerPort": port, "name": "user-port", "protocol": "TCP"}],
                 }
             ],
@@ -208,23 +213,11 @@ def pod_for(revision: Mapping[str, Any], name: str, port: int) -> Object:
     }
 
 
-def pod_status(phase: str, container: str, started: str, *, ready: bool, reason: str = "", message: str = "") -> Object:
-    """A Pod's status. ``reason`` and ``message`` say why it waits or ended."""
-    state: Object
-    if ready:
-        state = {"running": {"startedAt": started}}
-    elif phase == "Pending":
-        starting = "the function's process is starting"
-        state = {"waiting": {"reason": reason or "ContainerCreating", "message": message or starting}}
-    elif phase == "Running":
-        state = (
-            {"terminated": {"reason": reason, "message": message}} if reason else {"running": {"startedAt": started}}
-        )
-    else:
-        state = {"terminated": {"reason": reason or "Completed", "message": message}}
+def pod_status(container: str, started: str, *, ready: bool) -> Object:
+    """A Pod's status. Its process runs as long as there is a Pod; until it is ready it loads."""
     flag = "True" if ready else "False"
     return {
-        "phase": phase,
+        "phase": "Running",
         "podIP": "127.0.0.1",
         "hostIP": "127.0.0.1",
         "startTime": started,
@@ -233,6 +226,13 @@ def pod_status(phase: str, container: str, started: str, *, ready: bool, reason:
             {"type": "Ready", "status": flag, "lastTransitionTime": started},
         ],
         "containerStatuses": [
-            {"name": container, "ready": ready, "restartCount": 0, "image": "", "imageID": "", "state": state}
+            {
+                "name": container,
+                "ready": ready,
+                "restartCount": 0,
+                "image": "",
+                "imageID": "",
+                "state": {"running": {"startedAt": started}},
+            }
         ],
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from relight.base.errors import BadInput, NotFound, RelightError
 from relight.local.kube import kinds
@@ -17,9 +17,10 @@ from relight.local.kube.handling import LogOptions
 from relight.local.kube.store import ObjectStore
 from relight.local.serving import objects, podlogs
 from relight.local.serving.coldstarts import ColdStart, ColdStarts
+from relight.local.serving.exits import Exits
 from relight.local.serving.launching import Launcher
 from relight.local.serving.objects import rfc3339
-from relight.local.serving.replicas import Replica, State
+from relight.local.serving.replica import Replica, State
 from relight.local.serving.types import RevisionKey, RevisionSpec
 
 log = logging.getLogger("relight.local.serving")
@@ -31,9 +32,10 @@ LOGS_KEPT = 10
 class Pods:
     """Shows replicas as Pods. Told of every move; what it writes is never needed for a request, so it never raises."""
 
-    def __init__(self, store: ObjectStore, cold_starts: ColdStarts) -> None:
+    def __init__(self, store: ObjectStore, cold_starts: ColdStarts, exits: Exits) -> None:
         self._store = store
         self._cold_starts = cold_starts
+        self._exits = exits
         self._replicas: dict[tuple[RevisionKey, str], Replica] = {}
         self.launcher: Launcher | None = None
 
@@ -49,6 +51,7 @@ class Pods:
             self._replicas.pop((spec.key, replica.pod), None)
             self._remove(namespace, replica.pod)
             self._prune_logs(spec.key)
+            self._exits.record(self._store.get(kinds.REVISION, *spec.key), spec.key, replica)
             return
         if replica.state is State.DRAINING:
             self._store.delete(kinds.POD, namespace, replica.pod)  # its finalizer keeps it: it shows as terminating
@@ -58,31 +61,29 @@ class Pods:
             revision = self._store.get(kinds.REVISION, *spec.key)
             if revision is None or replica.launched is None or replica.state is State.DRAINING:
                 return
-            pod = self._store.create(kinds.POD, objects.pod_for(revision, replica.pod, replica.launched.address.port))
+            made = objects.pod_for(revision, replica.pod, replica.launched.address.port)
+            made["metadata"]["annotations"] = _told(spec, replica)
+            pod = self._store.create(kinds.POD, made)
         container = pod["spec"]["containers"][0]["name"]
         started = (pod.get("status") or {}).get("startTime") or rfc3339()
-        status = objects.pod_status(
-            "Running" if replica.state is not State.STARTING else "Pending",
-            container,
-            started,
-            ready=replica.state is State.READY,
-        )
+        status = objects.pod_status(container, started, ready=replica.serves)
         self._store.set_status(kinds.POD, namespace, replica.pod, status)
 
-    def first_answer(self, key: RevisionKey, pod: str, total: float) -> None:
+    def first_answer(self, key: RevisionKey, pod: str, total: float) -> Mapping[str, float]:
         """The first answer since a revision was woken, ``total`` seconds after the request's arrival: now all phases
-        of the cold start are known."""
+        of the cold start are known. They are returned, and recorded once the answer is on its way."""
         now = time.monotonic()
         replica = self._replicas.get((key, pod))
         revision = self._store.get(kinds.REVISION, *key)
         if revision is None or replica is None or replica.ready is None or replica.launched is None:
-            return
+            return {}
         decided, own = replica.launched.decided, replica.ready.phases
         arrived = now - total
         if decided < arrived:  # it was starting already, for another reason: no request waited for all of it
-            return
+            return {}
         phases = {"hold": decided - arrived, **own, "first_answer": now - decided - sum(own.values())}
-        self._cold_starts.record(revision, ColdStart(pod, phases, total))
+        asyncio.get_running_loop().call_soon(self._cold_starts.record, revision, ColdStart(pod, phases, total))
+        return phases
 
     def _remove(self, namespace: str, name: str) -> None:
         pod = self._store.get(kinds.POD, namespace, name)
@@ -134,3 +135,13 @@ class Pods:
         for path in sorted(files, key=lambda one: one.stat().st_mtime)[:-LOGS_KEPT]:
             path.unlink(missing_ok=True)
             podlogs.notes_of(path).unlink(missing_ok=True)
+
+
+def _told(spec: RevisionSpec, replica: Replica) -> dict[str, str]:
+    """Annotations of a Pod: how its limits are kept, and which GPUs are its own."""
+    found: dict[str, str] = {}
+    if spec.use and replica.launched is not None:
+        found[objects.LIMITS] = replica.launched.group.kind
+    if replica.grant is not None and replica.grant.devices:
+        found[objects.DEVICES] = ",".join(replica.grant.devices)
+    return found

@@ -1,107 +1,39 @@
 """The replicas of one revision: as many processes as the autoscaler wants, each started, watched, drained and reaped.
 
-A replica's life is a table of legal moves::
-
-    starting -> ready -> draining -> gone
-        |         |                   ^
-        |         +---- crashed ------+
-        +---- failed, retired --------+
-
 A start that fails is not repeated at once: held requests are answered with the reason, further ones likewise, and the
-next try comes after a delay that doubles (10 s to 300 s, as the kubelet's), so that a broken function is never a storm
-of restarts. A replica that dies after it was ready is replaced at once the first time.
+next try comes after a delay that doubles, so that a broken function is never a storm of restarts. A replica that dies
+after it was ready is replaced at once the first time. Where the machine has no room for a replica none is made: the
+revision waits in line.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
 
 from relight.base.errors import LoadFailed, RelightError
 from relight.base.ids import suffix
 from relight.base.tasks import Tasks
+from relight.local.serving import probing
 from relight.local.serving.activator import Gate
-from relight.local.serving.launching import Launched, Launcher, Ready, announcement
+from relight.local.serving.launching import Launched, Launcher, announcement, read_tail
+from relight.local.serving.machine import Machine
+from relight.local.serving.replica import FIRST_DELAY, SETTLED, Failure, Observer, Reason, Replica, State, failed, why
 from relight.local.serving.types import RevisionSpec
 
 log = logging.getLogger("relight.local.serving")
 
-FIRST_DELAY = 10.0
-LAST_DELAY = 300.0
 DYING = 0.5
 """Seconds in which the end of a process that refuses connections is waited for."""
-SETTLED = 60.0
-"""Seconds that a replica must have been ready for earlier failures to be forgotten."""
-
-
-class State(enum.Enum):
-    STARTING = "starting"
-    READY = "ready"
-    DRAINING = "draining"
-    GONE = "gone"
-
-
-class Reason(enum.Enum):
-    """Why a replica ended."""
-
-    SCALED_DOWN = "ScaledDown"
-    LOAD_FAILED = "LoadFailed"
-    CRASHED = "Crashed"
-    UNREACHABLE = "Unreachable"
-    DELETED = "Deleted"
-    TOO_SLOW = "ProgressDeadlineExceeded"
-    SHUT_DOWN = "ShutDown"
-
-
-_MOVES = {
-    State.STARTING: {State.READY, State.DRAINING, State.GONE},
-    State.READY: {State.DRAINING, State.GONE},
-    State.DRAINING: {State.GONE},
-    State.GONE: set[State](),
-}
-
-
-@dataclass
-class Replica:
-    """One process of a revision."""
-
-    pod: str
-    state: State = State.STARTING
-    launched: Launched | None = None
-    ready: Ready | None = None
-    reason: Reason | None = None
-    message: str = ""
-
-    def move(self, state: State) -> None:
-        if state not in _MOVES[self.state]:
-            raise AssertionError(f"replica {self.pod}: {self.state.value} -> {state.value} is no legal move")
-        self.state = state
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The latest failed start or crash."""
-
-    reason: Reason
-    message: str
-    in_a_row: int
-    retry_at: float
-    """Monotonic time before which no replica is started."""
-
-
-class Observer(Protocol):
-    """Told of each replica's moves; shows them as Pod objects and records cold starts."""
-
-    def replica_moved(self, spec: RevisionSpec, replica: Replica) -> None: ...
 
 
 class Replicas:
-    """Brings the number of replicas of a revision to what is wanted. All methods run on the event loop."""
+    """Brings the number of replicas of a revision to what is wanted. All methods run on the event loop.
+
+    ``short`` is called when the machine has no room for one that is wanted.
+    """
 
     def __init__(
         self,
@@ -110,10 +42,14 @@ class Replicas:
         gate: Gate,
         observer: Observer,
         tasks: Tasks,
+        machine: Machine,
         *,
         changed: Callable[[], None],
+        short: Callable[[], None],
     ) -> None:
         self.spec = spec
+        self._machine = machine
+        self._short = short
         self._launcher = launcher
         self._gate = gate
         self._observer = observer
@@ -121,6 +57,7 @@ class Replicas:
         self._changed = changed
         self._replicas: dict[str, Replica] = {}
         self._want = 0
+        self._most: int | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._closed = False
         self._forgotten = asyncio.Event()
@@ -135,30 +72,65 @@ class Replicas:
 
     @property
     def ready(self) -> int:
-        return self.count(State.READY)
+        return sum(replica.serves for replica in self._replicas.values())
 
     @property
     def starting(self) -> int:
         return self.count(State.STARTING)
+
+    @property
+    def here(self) -> int:
+        """Those that are there, or will be: what a want is compared with."""
+        return self.count(State.STARTING, State.READY)
+
+    @property
+    def slots(self) -> int | None:
+        """So many the machine can hold, those that are there included; None: any number."""
+        room = self._machine.room(self.spec.need)
+        return None if room is None else self.here + room
+
+    @property
+    def missing(self) -> int:
+        """So many are wanted and could not be made for want of room, or to give another revision room."""
+        return 0 if self._closed or self._delayed() > 0 else max(0, self._want - self.here)
+
+    def limit(self, most: int | None) -> None:
+        """No more than this many, whatever is wanted: another revision needs the room. None: as many as are wanted."""
+        if most != self._most:
+            self._most = most
+            self.scale(self._want)
+
+    def pids(self) -> list[int]:
+        """Processes of the replicas that serve."""
+        return [one.launched.child.pid for one in self._replicas.values() if one.serves and one.launched]
 
     def scale(self, want: int) -> None:
         """Want this many. Starts are put off while a failure's delay runs; stops drain first."""
         self._want = want
         if self._closed:
             return
-        missing = want - self.count(State.STARTING, State.READY)
+        missing = (want if self._most is None else min(want, self._most)) - self.here
         if missing > 0:
-            wait = (self.failure.retry_at if self.failure else 0.0) - time.monotonic()
+            wait = self._delayed()
             if wait > 0:
                 self._retry_after(wait)
                 return
             for _ in range(missing):
-                replica = Replica(f"{self.spec.key.name}-deployment-{suffix(10)}-{suffix()}")
+                grant = self._machine.take(self.spec.key, self.spec.need)
+                if grant is None:
+                    self._short()
+                    return
+                replica = Replica(f"{self.spec.key.name}-deployment-{suffix(10)}-{suffix()}", grant=grant)
                 self._replicas[replica.pod] = replica
                 self._tasks.spawn(self._live(replica), replica.pod)
         elif missing < 0:
+            reason = Reason.SCALED_DOWN if self._most is None or want <= self._most else Reason.GAVE_WAY
             for replica in self._victims(-missing):
-                self._tasks.spawn(self._retire(replica, Reason.SCALED_DOWN), f"retire-{replica.pod}")
+                self._tasks.spawn(self._retire(replica, reason), f"retire-{replica.pod}")
+
+    def _delayed(self) -> float:
+        """Seconds until a replica may be started again."""
+        return (self.failure.retry_at if self.failure else 0.0) - time.monotonic()
 
     def _victims(self, count: int) -> list[Replica]:
         """Those that are not ready go first, then those with the least in flight."""
@@ -179,22 +151,29 @@ class Replicas:
 
     async def _live(self, replica: Replica) -> None:
         """A replica's whole life, from launch to the end of its process."""
+        spec = self.spec
         try:
-            launched = replica.launched = await self._launcher.launch(self.spec, replica.pod)
+            assert replica.grant is not None
+            granted = self._machine.environment(replica.grant)
+            launched = replica.launched = await self._launcher.launch(spec, replica.pod, granted)
             if replica.state is not State.STARTING:  # retired while it was being launched
                 await launched.child.stop(1.0)
-                launched.control.close()
+                launched.close()
                 return
-            self._observer.replica_moved(self.spec, replica)
-            async with asyncio.timeout(self.spec.progress_deadline):
+            self._observer.replica_moved(spec, replica)
+            check = probing.checker(spec.probes, launched.address, launched.environ, spec.source)
+            async with asyncio.timeout(spec.progress_deadline):
                 replica.ready = await announcement(launched)
+                await probing.until_ready(spec.probes, check)
         except TimeoutError:
-            text = f"not ready within {self.spec.progress_deadline:.0f} s"
+            text = f"not ready within {spec.progress_deadline:.0f} s"
             await self._ended(replica, Reason.TOO_SLOW, text)
             return
         except RelightError as error:
-            reason = Reason.LOAD_FAILED if isinstance(error, LoadFailed) else Reason.CRASHED
-            await self._ended(replica, reason, error.message)
+            reason, text = Reason.CRASHED, error.message
+            if isinstance(error, LoadFailed):
+                reason, text = self._why(replica, error.message)
+            await self._ended(replica, reason, text)
             return
         except Exception as error:
             # A fault of the platform's own: it costs this replica, not the others.
@@ -205,10 +184,42 @@ class Replicas:
             replica.move(State.READY)
             self._gate.recover()
             self._gate.add(replica.pod, launched.address)
+            self._observer.replica_moved(spec, replica)
+            self._changed()
+        watching = self._watch(replica, check)
+        status = await launched.child.wait()
+        for task in watching:
+            task.cancel()
+        await self._ended(replica, *self._why(replica, f"the process ended by itself: {status}"))
+
+    def _why(self, replica: Replica, said: str) -> tuple[Reason, str]:
+        launched = replica.launched
+        tail = read_tail(self._launcher.log_path(self.spec.key.namespace, replica.pod), 4096)
+        counted = launched is not None and launched.group.out_of_memory()
+        return why(said, tail, was_ready=replica.state is State.READY, counted=counted)
+
+    def _watch(self, replica: Replica, check: probing.Check) -> list[asyncio.Task[None]]:
+        """Probe it for as long as it lives: one that is not ready gets no requests, one that is not alive goes."""
+
+        def readiness(well: bool, wrong: str) -> None:
+            if replica.state is not State.READY:
+                return
+            replica.passing = well
+            if well and replica.launched is not None:
+                self._gate.add(replica.pod, replica.launched.address)
+            else:
+                log.warning("replica.unready pod=%s error=%s: it gets no requests until it is", replica.pod, wrong)
+                self._gate.suspect(replica.pod)
             self._observer.replica_moved(self.spec, replica)
             self._changed()
-        status = await launched.child.wait()
-        await self._ended(replica, Reason.CRASHED, f"the process ended by itself: {status}")
+
+        def liveness(well: bool, wrong: str) -> None:
+            if not well and replica.state is State.READY:
+                replica.message = f"liveness probe failed: {wrong}"
+                self._tasks.spawn(self._retire(replica, Reason.UNHEALTHY), f"unhealthy-{replica.pod}")
+
+        watches = probing.watches(self.spec.probes, check, readiness, liveness)
+        return [self._tasks.spawn(one, f"{name}-{replica.pod}") for name, one in watches.items()]
 
     async def _ended(self, replica: Replica, reason: Reason, message: str) -> None:
         """The process is gone, or must go, without having been asked to retire."""
@@ -222,17 +233,15 @@ class Replicas:
             self._record(reason, message, was_ready=was_ready, lasted=lasted)
         if replica.launched is not None:
             await replica.launched.child.stop(0.0)
-            replica.launched.control.close()
+            replica.launched.close()
         if not retired:
             self._forget(replica)
             self.scale(self._want)
 
     def _record(self, reason: Reason, message: str, *, was_ready: bool, lasted: float) -> None:
-        before = self.failure.in_a_row if self.failure and lasted < SETTLED else 0
-        delay = min(LAST_DELAY, FIRST_DELAY * 2 ** max(0, before - (1 if was_ready else 0)))
-        if was_ready and before == 0:
-            delay = 0.0
-        self.failure = Failure(reason, message, before + 1, time.monotonic() + delay)
+        now = time.monotonic()
+        self.failure = failed(self.failure, reason, message, was_ready=was_ready, lasted=lasted, now=now)
+        delay = self.failure.retry_at - now
         log.error(
             "replica.failed revision=%s reason=%s error=%s: started again in %.0f s if it is still wanted",
             self.spec.key,
@@ -240,10 +249,11 @@ class Replicas:
             message,
             delay,
         )
-        if delay and not self.ready:
+        if delay >= FIRST_DELAY and not self.ready:  # for a shorter one requests are held
             self._gate.fail(
                 LoadFailed(f"{self.spec.service or self.spec.key.name} cannot start: {message}", retry_after=delay)
             )
+        if delay:
             self._retry_after(delay)
 
     async def _retire(self, replica: Replica, reason: Reason, grace: float | None = None) -> None:
@@ -259,7 +269,12 @@ class Replicas:
         replica.reason = reason
         idle = self._gate.remove(replica.pod)
         self._observer.replica_moved(self.spec, replica)
-        if reason in (Reason.UNREACHABLE, Reason.DELETED):
+        if reason is Reason.UNHEALTHY:
+            lasted = time.monotonic() - replica.ready.at if replica.ready else 0.0
+            self._record(reason, replica.message, was_ready=True, lasted=lasted)
+        if replica.grant is not None:
+            replica.grant.leaving = True
+        if reason in (Reason.UNREACHABLE, Reason.EVICTED, Reason.UNHEALTHY):
             self.scale(self._want)
         self._changed()
         deadline = time.monotonic() + grace
@@ -272,7 +287,7 @@ class Replicas:
         if replica.launched is not None:
             left = max(1.0, deadline - time.monotonic()) if was_ready else 1.0
             await replica.launched.child.stop(left if grace else 0.0)
-            replica.launched.control.close()
+            replica.launched.close()
         replica.move(State.GONE)
         self._forget(replica)
 
@@ -280,12 +295,14 @@ class Replicas:
         self._replicas.pop(replica.pod, None)
         self._forgotten.set()
         self._observer.replica_moved(self.spec, replica)
+        if replica.grant is not None:
+            self._machine.give_back(replica.grant)
         self._changed()
 
     def refused(self, pod: str) -> None:
         """A replica takes no connections though its process runs: it is replaced."""
         replica = self._replicas.get(pod)
-        if replica is not None and replica.state is State.READY:
+        if replica is not None and replica.serves:
             self._tasks.spawn(self._replace(replica, replica.launched), f"replace-{pod}")
 
     def evict(self, pod: str, *, at_once: bool) -> None:
@@ -297,7 +314,7 @@ class Replicas:
             replica.launched.child.kill()
         else:
             grace = 0.0 if at_once else None
-            self._tasks.spawn(self._retire(replica, Reason.DELETED, grace), f"evict-{pod}")
+            self._tasks.spawn(self._retire(replica, Reason.EVICTED, grace), f"evict-{pod}")
 
     async def _replace(self, replica: Replica, launched: Launched | None) -> None:
         if launched is not None:
@@ -324,6 +341,10 @@ class Replicas:
             self._retry.cancel()
         pending = [one for one in self._replicas.values() if one.state in (State.STARTING, State.READY)]
         await asyncio.gather(*(self._retire(one, reason) for one in pending))
-        while self._replicas:  # those that were draining already
+        await self.emptied()  # those that were draining already
+
+    async def emptied(self) -> None:
+        """Until there is no replica."""
+        while self._replicas:
             self._forgotten.clear()
             await self._forgotten.wait()

@@ -7,35 +7,41 @@ and count from that moment, without a new revision.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from relight.base.errors import BadInput, Overloaded, RelightError
 from relight.base.tasks import Tasks
-from relight.base.units import parse_duration
+from relight.decide import gpus
+from relight.decide.defaults import CLASS_HPA
 from relight.decide.scaling import RevisionScaling
 from relight.local.conditions import is_true
 from relight.local.kube import configs, kinds
 from relight.local.kube.configs import Configs
 from relight.local.kube.store import ObjectStore
 from relight.local.reconciling import Queue
-from relight.local.serving import environment, objects, sources, statuses
+from relight.local.recording import Recorder
+from relight.local.serving import objects, sources, specifying, statuses
 from relight.local.serving.activator import Gate, Gates
 from relight.local.serving.autoscaling import Autoscaler, Scaler
 from relight.local.serving.launching import Launcher
+from relight.local.serving.machine import Machine
 from relight.local.serving.objects import rfc3339
+from relight.local.serving.placing import Placing, Shortage
 from relight.local.serving.pods import Pods
-from relight.local.serving.replicas import Reason, Replicas
-from relight.local.serving.types import RevisionKey, RevisionLimits, RevisionSpec
+from relight.local.serving.replica import Reason
+from relight.local.serving.replicas import Replicas
+from relight.local.serving.types import RevisionKey, RevisionSpec
+from relight.local.serving.utilizing import UtilizationScaler
 
 log = logging.getLogger("relight.local.serving")
 
 Object = dict[str, Any]
-PROGRESS_DEADLINE = "serving.knative.dev/progress-deadline"
 
 
 @dataclass
@@ -64,6 +70,9 @@ class Revisions:
         copies: Path,
         environ: Mapping[str, str],
         reachable: Callable[[RevisionKey], bool],
+        following: Callable[[RevisionKey], bool],
+        machine: Machine,
+        recorder: Recorder,
     ) -> None:
         self._store = store
         self._gates = gates
@@ -77,6 +86,10 @@ class Revisions:
         self._reachable = reachable
         self._configs = Configs(store)
         self._running: dict[RevisionKey, Running] = {}
+        self._recorder = recorder
+        self.placing = Placing(
+            machine, self._running, tasks, reachable=reachable, following=following, told=self._waits_for_room
+        )
         self._leaving: dict[str, str] = {}
         """Code that replicas still run from, of revisions that are gone: uid to digest."""
         self._copying = asyncio.Lock()
@@ -89,6 +102,14 @@ class Revisions:
         self._tasks.spawn(self._pods.note_logs(), "note-logs")
         self._tasks.spawn(self._watch_pods(), "watch-pods")
         self._tasks.spawn(self._watch_configs(), "watch-configs")
+
+    def restore(self, keys: Iterable[RevisionKey]) -> None:
+        """Gates for revisions that get traffic, so that requests are held until their turn has come."""
+        for key in keys:
+            revision = self._store.get(kinds.REVISION, *key)
+            if revision is not None:
+                with contextlib.suppress(BadInput):  # it is refused, with the reason, when its turn comes
+                    self._gates.ensure(key, specifying.limits_of(revision), specifying.hold_of(revision))
 
     def _used(self) -> set[str]:
         """Digests of the code that somebody may still run."""
@@ -132,7 +153,10 @@ class Revisions:
 
     def wake(self, key: RevisionKey) -> None:
         """A request is held and there is no replica."""
-        self._autoscaler.poke(key)
+        if key in self._running:
+            self._autoscaler.poke(key)
+        else:
+            self.queue.mark(key, first=True)
 
     def refused(self, key: RevisionKey, pod: str) -> None:
         """The router could not connect to a replica."""
@@ -157,6 +181,7 @@ class Revisions:
                 objects.annotations_of(revision),
                 revision["spec"].get("containerConcurrency") or 0,
                 self._configs.scaling(),
+                count_starting=gpus.wanted(revision["spec"]) is not None,
             )
             if running is None:
                 running = await self._begin(key, revision, scaling)
@@ -165,6 +190,11 @@ class Revisions:
             return
         self._ensure_autoscaler(revision, reachable)
         running.scaler.configure(scaling, reachable or not running.scaler.scale.initialized, time.monotonic())
+        if reachable:
+            self.placing.routed(key)
+        elif running.gate.held:
+            running.gate.move()
+        self.placing.settle()
         self._show(key)
 
     async def _begin(self, key: RevisionKey, revision: Object, scaling: RevisionScaling) -> Running:
@@ -174,14 +204,24 @@ class Revisions:
             self._store.set_status(kinds.REVISION, *key, status)
             digest, revision = await self._snapshot(key, revision)
         source = sources.open_copy(digest, self._copies, objects.annotations_of(revision))
-        spec = self._spec(key, revision, source)
-        gate = self._gates.ensure(key, spec.limits)
+        spec = specifying.spec_of(
+            revision, source, self._store, self._environ, self._configs.scaling().progress_deadline
+        )
+        gate = self._gates.ensure(key, spec.limits, specifying.hold_of(revision))
         gate.recover()
         replicas = Replicas(
-            spec, self._launcher, gate, self._pods, self._tasks, changed=lambda: self._replicas_changed(key)
+            spec,
+            self._launcher,
+            gate,
+            self._pods,
+            self._tasks,
+            self.placing.machine,
+            changed=lambda: self._replicas_changed(key),
+            short=lambda: self.placing.wanting(key),
         )
         autoscaler = self._store.get(kinds.POD_AUTOSCALER, *key)
-        scaler = Scaler(
+        made = UtilizationScaler if scaling.class_name == CLASS_HPA else Scaler
+        scaler = made(
             key,
             scaling,
             replicas,
@@ -190,11 +230,14 @@ class Revisions:
             changed=lambda: self._show(key),
             now=time.monotonic(),
             trace=self._autoscaler.trace,
+            room=self.placing,
         )
         running = self._running[key] = Running(spec, gate, replicas, scaler)
-        self._launcher.prepare(spec.preload)
+        self._launcher.zygotes.renew(spec.preload)
         self._autoscaler.add(scaler)
-        scaler.begin()
+        self.placing.begin(key)
+        if gate.held:
+            scaler.poke(time.monotonic())
         return running
 
     async def _snapshot(self, key: RevisionKey, revision: Object) -> tuple[str, Object]:
@@ -218,47 +261,20 @@ class Revisions:
         running = self._running.get(key)
         if running is not None:
             running.scaler.replicas_changed(time.monotonic())
+        self.placing.settle()
         self._show(key)
 
-    def _spec(self, key: RevisionKey, revision: Object, source: sources.Source) -> RevisionSpec:
-        spec, labels = revision["spec"], objects.labels_of(revision)
-        timeout = float(spec.get("timeoutSeconds") or 300)
-        container = spec["containers"][0]
-        service = labels.get(objects.SERVICE, "")
-        configuration = labels.get(objects.CONFIGURATION, "")
-        deadline = objects.annotations_of(revision).get(PROGRESS_DEADLINE)
-        env = {
-            **self._environ,
-            **environment.values(self._store, key.namespace, container),
-            "K_SERVICE": service or configuration,
-            "K_CONFIGURATION": configuration,
-            "K_REVISION": key.name,
-            "RELIGHT_NAMESPACE": key.namespace,
-        }
-        return RevisionSpec(
-            key=key,
-            uid=revision["metadata"]["uid"],
-            service=service,
-            configuration=configuration,
-            source=str(source.path),
-            env=env,
-            preload=source.preload,
-            backing=source.backing,
-            limits=RevisionLimits(
-                container_concurrency=int(spec.get("containerConcurrency") or 0),
-                timeout=timeout,
-                response_start=float(spec.get("responseStartTimeoutSeconds") or timeout),
-                idle=float(spec.get("idleTimeoutSeconds") or 0),
-                h2c=objects.speaks_h2c(revision),
-            ),
-            grace=timeout,
-            progress_deadline=(parse_duration(deadline) if deadline else self._configs.scaling().progress_deadline),
-        )
+    def _waits_for_room(self, key: RevisionKey, shortage: Shortage) -> None:
+        revision = self._store.get(kinds.REVISION, *key)
+        if revision is not None:
+            self._recorder.record(revision, "Warning", "FailedScheduling", shortage.message)
+        self._show(key)
 
     def _forget(self, key: RevisionKey) -> None:
         running = self._running.pop(key)
         self._autoscaler.drop(key)
         self._gates.drop(key)
+        self.placing.forget(key)
         self._leaving[running.spec.uid] = Path(running.spec.source).name.replace("-", ":", 1)
         self._tasks.spawn(self._drained(running), f"stop-{key.name}")
 
@@ -300,7 +316,7 @@ class Revisions:
         running.replicas.settle()
         scale, actual, now = running.scaler.scale, running.replicas.ready, rfc3339()
         counts = {"actualReplicas": actual} | ({"desiredReplicas": scale.desired} if scale.desired >= 0 else {})
-        conditions = statuses.running(scale, actual, running.replicas.failure)
+        conditions = statuses.running(scale, actual, running.replicas.failure, self.placing.shortage(key))
         self._store.set_status(kinds.REVISION, *key, statuses.of_revision(revision, conditions, now, **counts))
         autoscaler = self._store.get(kinds.POD_AUTOSCALER, *key)
         if autoscaler is not None:

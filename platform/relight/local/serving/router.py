@@ -44,7 +44,7 @@ class Router:
         settings: RouterSettings | None = None,
         pages: Mapping[bytes, Callable[[], Response]] | None = None,
         on_replica_error: Callable[[RevisionKey, str], None] = lambda key, replica_id: None,
-        on_first_answer: Callable[[RevisionKey, str, float], None] = lambda key, replica_id, seconds: None,
+        on_first_answer: Callable[[RevisionKey, str, float], Mapping[str, float]] = lambda key, replica_id, seconds: {},
         clock: Callable[[], float] = time.monotonic,
         random01: Callable[[], float] = random.random,
     ) -> None:

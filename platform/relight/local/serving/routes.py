@@ -72,18 +72,29 @@ class Routes:
         self.by_tag_header = by_tag_header
         """Whether ``Knative-Serving-Tag`` counts now; asked only where a request has it."""
         self._routes: dict[tuple[str, str], Route] = {}
+        self._claims: dict[tuple[str, str], dict[str, Route]] = {}
+        """By namespace and host name: the functions that go by it, by their names; more than one where a tag's address
+        is another function's name, or another's tag's."""
         self._by_path: dict[bytes, Route] = {}
         self._by_host: dict[bytes, Route] = {}
 
     def set(self, namespace: str, name: str, targets: tuple[RouteTarget, ...]) -> None:
         """A function's traffic, at once for all requests that come after."""
-        self._routes[namespace, name] = Route(namespace, name, targets, name)
-        self._index()
+        gone = self._hosts(namespace, name)
+        self._routes[namespace, name] = own = Route(namespace, name, targets, name)
+        addresses = {f"{one.tag}-{name}": (RouteTarget(one.revision, 100),) for one in targets if one.tag}
+        routes = {host: Route(namespace, name, to, host) for host, to in addresses.items()} | {name: own}
+        for host in gone - routes.keys():
+            self._unclaim(namespace, host, name)
+        for host, route in routes.items():
+            self._claims.setdefault((namespace, host), {})[name] = route
+            self._decide(namespace, host)
 
     def remove(self, namespace: str, name: str) -> None:
         """Idempotent."""
-        if self._routes.pop((namespace, name), None) is not None:
-            self._index()
+        for host in self._hosts(namespace, name):
+            self._unclaim(namespace, host, name)
+        self._routes.pop((namespace, name), None)
 
     def get(self, namespace: str, name: str) -> Route | None:
         return self._routes.get((namespace, name))
@@ -102,20 +113,29 @@ class Routes:
     def __iter__(self) -> Iterator[Route]:
         return iter(list(self._routes.values()))
 
-    def _index(self) -> None:
-        by_path: dict[bytes, Route] = {}
-        by_host: dict[bytes, Route] = {}
-        tags = [
-            Route(route.namespace, route.name, (RouteTarget(target.revision, 100),), f"{target.tag}-{route.name}")
-            for route in self._routes.values()
-            for target in route.targets
-            if target.tag
-        ]
-        for route in (*tags, *self._routes.values()):
-            by_path[route.prefix[1:]] = route
-            by_host[route.host.removesuffix(b".localhost")] = route
-        self._by_path = by_path
-        self._by_host = by_host
+    def _hosts(self, namespace: str, name: str) -> frozenset[str]:
+        """The names that a function goes by now."""
+        route = self._routes.get((namespace, name))
+        if route is None:
+            return frozenset()
+        return frozenset((name, *(f"{one.tag}-{name}" for one in route.targets if one.tag)))
+
+    def _unclaim(self, namespace: str, host: str, name: str) -> None:
+        claims = self._claims[namespace, host]
+        del claims[name]
+        if not claims:
+            del self._claims[namespace, host]
+        self._decide(namespace, host)
+
+    def _decide(self, namespace: str, host: str) -> None:
+        """Who a name means: the function of that name, else the last by name of those that have such a tag."""
+        claims = self._claims.get((namespace, host), {})
+        path, label = f"{namespace}/{host}".encode(), f"{host}.{namespace}".encode()
+        if claims:
+            self._by_path[path] = self._by_host[label] = claims.get(host) or claims[max(claims)]
+        else:
+            self._by_path.pop(path, None)
+            self._by_host.pop(label, None)
 
     def by_path(self, target: bytes) -> Found | None:
         """Path form; None where the path has no two segments."""

@@ -82,6 +82,7 @@ class Routing:
         *,
         revision_changed: Callable[[str, str], None],
         look_again: Callable[[str, str], None],
+        at_once: Callable[[RevisionKey], bool],
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -89,14 +90,34 @@ class Routing:
         self._addresses = addresses
         self._revision_changed = revision_changed
         self._look_again = look_again
+        self._at_once = at_once
         self._now = now
         self._configs = Configs(store)
         self._routed: dict[tuple[str, str], frozenset[RevisionKey]] = {}
+        self._routes: dict[RevisionKey, dict[tuple[str, str], bool]] = {}
+        """By revision, the routes that lead to it, and whether one does so only because it is the latest."""
         self._timers: dict[tuple[str, str], asyncio.TimerHandle] = {}
 
     def reachable(self, key: RevisionKey) -> bool:
         """Whether any route sends traffic to a revision (Knative's reachability)."""
-        return any(key in keys for keys in self._routed.values())
+        return key in self._routes
+
+    def following(self, key: RevisionKey) -> bool:
+        """Whether a revision gets its traffic only for being the latest, until a newer one is ready."""
+        routes = self._routes.get(key)
+        return routes is not None and all(routes.values())
+
+    def restore(self) -> list[RevisionKey]:
+        """Put in force what the Routes' status says, before anything is reconciled; the revisions that get traffic.
+
+        A platform that starts again with many functions can be called at once: each is looked at when its turn comes.
+        """
+        for route in self._store.list(kinds.ROUTE)[0]:
+            lines = (route.get("status") or {}).get("traffic")
+            if lines and not route["metadata"].get("deletionTimestamp"):
+                meta = route["metadata"]
+                self._enforce(meta["namespace"], meta["name"], tuple(map(_assigned, lines)))
+        return list(self._routes)
 
     def look(self, namespace: str, name: str) -> None:
         route = self._store.get(kinds.ROUTE, namespace, name)
@@ -179,8 +200,10 @@ class Routing:
         if line.get("revisionName"):
             return [Assigned(revision, percent, tag, bool(line.get("latestRevision")))]
         key = f"{line['configurationName']}/{tag or ''}"
-        rollout = rollouts.advance(before.get(key), revision, percent, self._duration(route), self._now())
         namespace = route["metadata"]["namespace"]
+        # The machine cannot hold both: there is nothing to move from step by step.
+        duration = 0.0 if self._at_once(RevisionKey(namespace, revision)) else self._duration(route)
+        rollout = rollouts.advance(before.get(key), revision, percent, duration, self._now())
         if any(self._store.get(kinds.REVISION, namespace, name) is None for name, _ in rollout.shares):
             rollout = Rollout(((revision, percent),))  # an old one was deleted: there is nothing to move from
         after[key] = rollout
@@ -227,6 +250,15 @@ class Routing:
     # -- what is in force
 
     def _put(self, namespace: str, name: str, assigned: tuple[Assigned, ...] | None) -> None:
+        for key in self._enforce(namespace, name, assigned):
+            self._label(key)
+            self._revision_changed(*key)
+        for line in {one.revision for one in assigned or () if one.latest}:
+            revision = self._store.get(kinds.REVISION, namespace, line)
+            self._annotate(kinds.CONFIGURATION, namespace, objects.labels_of(revision or {"metadata": {}}), name)
+
+    def _enforce(self, namespace: str, name: str, assigned: tuple[Assigned, ...] | None) -> frozenset[RevisionKey]:
+        """Tell the router; the revisions that a route begins or ceases to lead to."""
         if assigned is None:
             self._table.remove(namespace, name)
         else:
@@ -236,19 +268,21 @@ class Routing:
         before = self._routed.pop((namespace, name), frozenset())
         if now:
             self._routed[namespace, name] = now
-        for key in before ^ now:
-            self._label(key)
-            self._revision_changed(*key)
-        for line in {one.revision for one in assigned or () if one.latest}:
-            revision = self._store.get(kinds.REVISION, namespace, line)
-            self._annotate(kinds.CONFIGURATION, namespace, objects.labels_of(revision or {"metadata": {}}), name)
+        for key in before - now:
+            del self._routes[key][namespace, name]
+            if not self._routes[key]:
+                del self._routes[key]
+        for key in now:
+            lines = [one.latest for one in assigned or () if one.revision == key.name]
+            self._routes.setdefault(key, {})[namespace, name] = all(lines)
+        return before ^ now
 
     def _label(self, key: RevisionKey) -> None:
         """Knative's labels of a revision: whether it is routed to, since when, by which routes."""
         revision = self._store.get(kinds.REVISION, *key)
         if revision is None:
             return
-        names = sorted(name for (_, name), keys in self._routed.items() if key in keys)
+        names = sorted(name for _, name in self._routes.get(key, ()))
         annotations, labels = objects.annotations_of(revision), objects.labels_of(revision)
         state = "active" if names else "reserve"
         if labels.get(objects.ROUTING_STATE) != state:

@@ -16,13 +16,16 @@ from relight.local.serving.activator import Gates
 from relight.local.serving.autoscaling import Autoscaler
 from relight.local.serving.coldstarts import ColdStarts
 from relight.local.serving.controllers import Controllers
+from relight.local.serving.exits import Exits
 from relight.local.serving.launching import BackingServices, Launcher
+from relight.local.serving.machine import Machine, detect
 from relight.local.serving.pods import Pods
 from relight.local.serving.revisions import Revisions
 from relight.local.serving.router import Router
 from relight.local.serving.routes import Routes
 from relight.local.serving.tracing import DecisionLog
 from relight.local.serving.types import RevisionKey
+from relight.proc.limiting import Limiter
 from relight.wire.http import Response
 
 
@@ -49,8 +52,11 @@ class Serving:
         tasks: Tasks,
         base_url: str,
     ) -> None:
-        self.pods = Pods(store, ColdStarts(registry, recorder))
-        self._launcher = Launcher(settings.environ, settings.home.logs / "pods", backing)
+        self._tasks = tasks
+        self.pods = Pods(store, ColdStarts(registry, recorder), Exits(registry, recorder))
+        self.limiter = Limiter.find(groups=settings.limits == "auto")
+        self.machine = Machine(detect(settings.environ, settings.resources))
+        self._launcher = Launcher(settings.environ, settings.home.logs / "pods", backing, self.limiter)
         self.pods.launcher = self._launcher
         configs = Configs(store)
         self.routes = Routes(lambda: configs.features().get("tag-header-based-routing") == "enabled")
@@ -59,7 +65,12 @@ class Serving:
         self._trace = DecisionLog(settings.trace_decisions) if settings.trace_decisions else None
         self._autoscaler = Autoscaler(self._trace.write if self._trace else None)
         self._controllers = Controllers(
-            store, self.routes, self.urls, tasks, revision_changed=lambda *key: self._revisions.mark(*key)
+            store,
+            self.routes,
+            self.urls,
+            tasks,
+            revision_changed=lambda *key: self._revisions.mark(*key),
+            at_once=lambda key: self._revisions.placing.displaces(key),
         )
         self._revisions = Revisions(
             store,
@@ -72,6 +83,9 @@ class Serving:
             copies=settings.home.sources,
             environ=function_environ(settings, base_url),
             reachable=self._controllers.reachable,
+            following=self._controllers.following,
+            machine=self.machine,
+            recorder=recorder,
         )
         self.router = Router(
             self.routes,
@@ -91,7 +105,9 @@ class Serving:
         if self._trace is not None:
             self._trace.open()
         self.pods.forget_old()
-        self._launcher.prepare(())
+        self._launcher.zygotes.prepare(())
+        self._tasks.spawn(self._launcher.zygotes.watch(), "watch-zygotes")
+        self._revisions.restore(self._controllers.restore())
         self._revisions.start()
         self._controllers.start()
         await self.router.start(listener)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from relight.decide.last_step import Activity
-from relight.local.conditions import Condition, render, summary
+from relight.local.conditions import Condition, Status, render, summary
 from relight.local.serving.autoscaling import Scale
-from relight.local.serving.replicas import Failure
+from relight.local.serving.placing import Shortage
+from relight.local.serving.replica import Failure
 
 Object = dict[str, Any]
 BUFFERING = "Requests to the target are being buffered as resources are provisioned."
@@ -16,6 +17,7 @@ NO_TRAFFIC = "The target is not receiving traffic."
 NO_BACKENDS = "K8s Service is not ready"
 
 _INACTIVE = Condition("Active", "False", "NoTraffic", NO_TRAFFIC, info=True)
+_DEPLOYING = Condition("ContainerHealthy", "Unknown", "Deploying")
 _ACTIVE = {
     Activity.ACTIVE: Condition("Active", "True", info=True),
     Activity.ACTIVATING: Condition("Active", "Unknown", "Queued", BUFFERING, info=True),
@@ -37,9 +39,16 @@ def refused(why: str) -> list[Condition]:
     ]
 
 
-def running(scale: Scale, actual: int, failure: Failure | None) -> list[Condition]:
-    """A revision that replicas are, were, or will be started of."""
+def running(scale: Scale, actual: int, failure: Failure | None, shortage: Shortage | None = None) -> list[Condition]:
+    """A revision that replicas are, were, or will be started of.
+
+    What the machine can never hold has failed, as on a cluster; what only has to wait for room has not.
+    """
     active = _ACTIVE[scale.activity]
+    if shortage is not None and not actual:
+        healthy = Condition("ContainerHealthy", "True") if scale.initialized else _DEPLOYING
+        status: Status = "False" if shortage.ever else "Unknown"
+        return [active, healthy, Condition("ResourcesAvailable", status, "Unschedulable", shortage.message)]
     if failure is not None and not actual:
         message = f"Container failed with: {failure.message}"
         available = Condition("ResourcesAvailable", "True" if scale.initialized else "Unknown")
@@ -48,7 +57,7 @@ def running(scale: Scale, actual: int, failure: Failure | None) -> list[Conditio
         return [active, Condition("ContainerHealthy", "True"), Condition("ResourcesAvailable", "True")]
     return [
         active,
-        Condition("ContainerHealthy", "Unknown", "Deploying"),
+        _DEPLOYING,
         Condition("ResourcesAvailable", "Unknown", "Deploying"),
     ]
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from relight.decide.slots import Limits
+from relight.local.serving.probes import Probes
 
 
 class RevisionKey(NamedTuple):
@@ -68,3 +72,10 @@ class RevisionSpec:
     """Seconds from SIGTERM to SIGKILL (Knative: the revision's timeout)."""
     progress_deadline: float = 600.0
     """Seconds that a replica may take to become ready."""
+    need: Mapping[str, int] = field(default_factory=dict)
+    """Room that one replica takes on the machine, by resource (see ``decide.slots``)."""
+    use: Limits = field(default_factory=Limits)
+    """What one replica may use at most."""
+    strategy: str = "surge"
+    """How it takes over from its predecessor on a full machine: ``surge`` or ``recreate``."""
+    probes: Probes = field(default_factory=Probes)

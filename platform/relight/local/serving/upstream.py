@@ -232,6 +232,11 @@ class Pools:
             self.deadline = now + self._longest
         self._idle.setdefault(connection.address, []).append(connection)
 
+    def drop(self, address: Address) -> None:
+        """A replica closed a connection without an answer: what is kept of it is as doubtful."""
+        for connection in self._idle.pop(address, []):
+            connection.abort()
+
     def forget(self, connection: UpstreamConnection) -> None:
         """It was lost while it may have been idle here."""
         idle = self._idle.get(connection.address)

@@ -26,7 +26,7 @@ from relight.runtime.function import Function
 from relight.runtime.pending import Waiting, as_future, as_is
 from relight.runtime.served import Served
 from relight.runtime.step import Step
-from relight.wire import cloudevents, v2
+from relight.wire import cloudevents, prewarm, v2
 from relight.wire.cloudevents import Event
 from relight.wire.http import Headers, Request, Response, media_type
 
@@ -51,7 +51,10 @@ def receive(engine: Engine, request: Request, parameters: Mapping[str, str]) -> 
     if mode == "batch":
         return _batch(engine, request, cloudevents.decode_batch(request.headers, request.body), once)
     if mode != "none":
-        return Waiting(_run(engine, request, cloudevents.decode(request.headers, request.body), once), as_is)
+        event = cloudevents.decode(request.headers, request.body)
+        if prewarm.is_prewarm(event):
+            return _prewarmed(engine, event)
+        return Waiting(_run(engine, request, event, once), as_is)
     if not isinstance(function, Step):
         return engine.models.use(None, None, lambda served: v2_answers.computing(served, request))
     data = _plain(request)
@@ -61,6 +64,15 @@ def receive(engine: Engine, request: Request, parameters: Mapping[str, str]) -> 
             return reply(function, None, function.run(data, None))
 
     return Waiting(engine.workers.submit(work), as_is)
+
+
+def _prewarmed(engine: Engine, event: Event) -> Response | Waiting:
+    """A call is expected: 204 when there is nothing left to load. Nothing of the author's is run."""
+    if isinstance(engine.function, Step):
+        return Response(204)
+    data = event.json() if event.type == prewarm.TYPE else None
+    model = data.get("model") if isinstance(data, dict) else None
+    return engine.models.use(model if isinstance(model, str) else None, None, lambda served: Response(204))
 
 
 def _run(engine: Engine, request: Request, event: Event, once: bool) -> Future[Response]:

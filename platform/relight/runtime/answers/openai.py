@@ -44,7 +44,7 @@ def embeddings(engine: Engine, request: Request, parameters: Mapping[str, str]) 
             raise NotFound(f"the model {served.name!r} makes no embeddings")
         return _embed(served, tensors, asked)
 
-    return models.use(asked.model, None, work)
+    return engine.elsewhere(asked.model, request, lambda: models.use(asked.model, None, work))
 
 
 def _embed(served: Served, tensors: EmbeddingsMap, asked: EmbeddingsRequest) -> Waiting:

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from relight.runtime.batcher import Batcher, Computed, Job, Observe
+from relight.runtime.tickets import Ticket
 from relight.wire.tensors import Array
 
 Compute = Callable[[dict[str, Array]], dict[str, Array]]
@@ -25,17 +26,14 @@ class Duration:
     """How often, and how long in all."""
 
     count: int = 0
-    ns: int = 0
+    seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
         self.count += 1
-        self.ns += round(seconds * 1e9)
+        self.seconds += seconds
 
     def render(self) -> dict[str, int]:
-        return {"count": self.count, "ns": self.ns}
-
-
-_NEVER = Duration()
+        return {"count": self.count, "ns": round(self.seconds * 1e9)}
 
 
 @dataclass
@@ -53,12 +51,18 @@ class ModelCounts:
     fail: Duration = field(default_factory=Duration)
     queue: Duration = field(default_factory=Duration)
     infer: Duration = field(default_factory=Duration)
+    hit: Duration = field(default_factory=Duration)
+    miss: Duration = field(default_factory=Duration)
     batches: dict[int, Duration] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def rows(self, inputs: dict[str, Array]) -> int:
         """Inferences in one request, or one execution."""
-        return next((len(array) for array in inputs.values()), 0) if self.batched else 1
+        if not self.batched:
+            return 1
+        for array in inputs.values():
+            return len(array)
+        return 0
 
     def measured(self, compute: Compute) -> Compute:
         """``compute``, each run of it counted as an execution; one that raises is none."""
@@ -75,18 +79,31 @@ class ModelCounts:
 
         return run
 
-    def ended(self, future: Future[Computed], rows: int, seconds: float) -> None:
+    def ended(self, ticket: Ticket) -> None:
         """A request was answered, or not."""
-        good = not future.cancelled() and future.exception() is None
+        seconds = time.perf_counter() - ticket.arrived
+        good = not ticket.cancelled() and ticket.exception() is None
         with self.lock:
             if not good:
                 self.fail.add(seconds)
                 return
-            computed = future.result()
-            self.inferences += rows
+            computed = ticket.result()
+            self.inferences += self.rows(ticket.job.inputs)
             self.success.add(seconds)
             self.queue.add(computed.queue)
             self.infer.add(computed.infer)
+
+    def found(self, rows: int, seconds: float) -> None:
+        """A request was answered from what is kept: an inference, and no execution."""
+        with self.lock:
+            self.inferences += rows
+            self.success.add(seconds)
+            self.hit.add(seconds)
+
+    def missed(self, seconds: float) -> None:
+        """A request was looked for in vain, and its answer kept; that took so long beside the model."""
+        with self.lock:
+            self.miss.add(seconds)
 
     def render(self) -> dict[str, Any]:
         """As Triton has it, in JSON."""
@@ -98,8 +115,8 @@ class ModelCounts:
                 "compute_input": Duration(self.infer.count),
                 "compute_infer": self.infer,
                 "compute_output": Duration(self.infer.count),
-                "cache_hit": _NEVER,
-                "cache_miss": _NEVER,
+                "cache_hit": self.hit,
+                "cache_miss": self.miss,
             }
             batches = [
                 {
@@ -127,18 +144,17 @@ class Counted:
 
     def __init__(self, batcher: Batcher, counts: ModelCounts) -> None:
         self._batcher = batcher
-        self._counts = counts
+        # Every ticket is one of the batcher's.
+        self._ended = cast("Callable[[Future[Computed]], None]", counts.ended)
 
     @property
     def queued(self) -> int:
         return self._batcher.queued
 
     def submit(self, job: Job) -> Future[Computed]:
-        begun = time.perf_counter()
-        rows = self._counts.rows(job.inputs)
-        future = self._batcher.submit(job)
-        future.add_done_callback(lambda done: self._counts.ended(done, rows, time.perf_counter() - begun))
-        return future
+        ticket = self._batcher.submit(job)
+        ticket.add_done_callback(self._ended)
+        return ticket
 
     def stop(self, timeout: float) -> None:
         self._batcher.stop(timeout)

@@ -85,7 +85,12 @@ def statistics(engine: Engine, request: Request, parameters: Mapping[str, str]) 
 
 
 def infer(engine: Engine, request: Request, parameters: Mapping[str, str]) -> Response | Waiting:
-    return engine.models.use(parameters["model"], parameters.get("version"), lambda served: computing(served, request))
+    model, version = parameters["model"], parameters.get("version")
+
+    def here() -> Response | Waiting:
+        return engine.models.use(model, version, lambda served: computing(served, request))
+
+    return here() if version is not None else engine.elsewhere(model, request, here)
 
 
 def computing(served: Served, request: Request) -> Waiting:
@@ -107,9 +112,10 @@ def computing(served: Served, request: Request) -> Waiting:
 
 def _packed(request: Request, response: Response) -> Response:
     """The answer in the content coding that the caller asks for, where that is worth it."""
+    if request.form is not None or not compression.SMALLEST <= len(response.body) <= compression.LARGEST:
+        return response
     coding = compression.asked(request.headers.get("accept-encoding"))
-    size = len(response.body)
-    if coding is None or request.form is not None or not compression.SMALLEST <= size <= compression.LARGEST:
+    if coding is None:
         return response
     headers = (*response.headers, ("content-encoding", coding), ("vary", "accept-encoding"))
     return Response(response.status, headers, compression.compress(coding, response.body))

@@ -8,7 +8,8 @@ from typing import Any
 
 import orjson
 
-from relight.wire import grpcstatus
+from relight.base.errors import PlatformError
+from relight.wire import grpcstatus, modelconfig_text
 from relight.wire.http import Request, Response
 from relight.wire.v2grpc import GrpcForm, message_of, parameters_of
 from relight.wire.v2messages import INFERENCE
@@ -37,11 +38,16 @@ class Method:
     refused_is_unready: bool = False
     """Whether UNAVAILABLE is an answer, ``ready: false``, and no failure."""
 
+    written: Callable[[Any], bytes] | None = None
+    """The answer's message, serialized, from what HTTP answers; None where its fields have the same names there."""
+
     def read(self, response: Response) -> bytes:
         """The answer's message, serialized, from what HTTP would answer."""
         if response.headers and dict(response.headers).get("content-type") == "application/grpc":
             return response.body
         body = orjson.loads(response.body)
+        if self.written is not None:
+            return self.written(body)
         return bytes(message_of(self.response, {self.listed: body} if self.listed else body).SerializeToString())
 
     def failed(self, status: int, message: str) -> bytes:
@@ -94,6 +100,28 @@ def _change(verb: str) -> Callable[[Any], Request]:
     return route
 
 
+def _configuration(body: Any) -> bytes:
+    """A ModelConfigResponse: one field, of a message whose schema is Triton's own and no part of these."""
+    try:
+        config = modelconfig_text.to_message(body)
+    except PlatformError as error:
+        raise Refused(grpcstatus.UNIMPLEMENTED, error.message) from None
+    return b"".join((_CONFIG_FIELD, _varint(len(config)), config))
+
+
+_CONFIG_FIELD = b"\x0a"
+"""Field 1, of bytes whose number follows."""
+
+
+def _varint(number: int) -> bytes:
+    parts = bytearray()
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    parts.append(number)
+    return bytes(parts)
+
+
 def _one_repository(name: str) -> None:
     if name:
         raise Refused(grpcstatus.NOT_FOUND, f"there is no repository {name[:80]!r}; the one there is has no name")
@@ -109,6 +137,11 @@ METHODS = {
         refused_is_unready=True,
     ),
     "ModelMetadata": _method("ModelMetadata", lambda message: Request("GET", _model(message.name, message.version))),
+    "ModelConfig": _method(
+        "ModelConfig",
+        lambda message: Request("GET", f"{_model(message.name, message.version)}/config"),
+        written=_configuration,
+    ),
     "ModelInfer": _method("ModelInfer", _infer),
     "ModelStatistics": _method("ModelStatistics", _statistics),
     "RepositoryIndex": _method("RepositoryIndex", _index, listed="models"),

@@ -34,7 +34,7 @@ class _Mounted:
     def engine(self) -> Engine:
         with self._lock:
             if self._engine is None:
-                self._engine = self._function.new_engine(os.environ)
+                self._engine = self._function.http_engine(os.environ)
                 self._engine.start()
                 atexit.register(self._engine.stop)
             return self._engine

@@ -3,7 +3,8 @@
 A call becomes a request to the endpoint that answers the same question over HTTP, so that both say the same; only the
 form of an inference's tensors differs (``wire.v2grpc``). grpcio cannot serve on a socket that somebody else listens on:
 it binds the same port beside it (SO_REUSEPORT), and the first socket stops listening once it serves. In between lie
-microseconds, in which nobody knows of the port yet: a replica is announced when it is ready.
+microseconds, in which nobody knows of the port yet: a replica is announced when it is ready. The first socket keeps the
+port for who owns it, such as gunicorn's arbiter, whose next worker does the same again.
 
 Imported only where gRPC is served, and only after a fork: grpcio's threads do not survive one.
 """
@@ -15,6 +16,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -72,7 +74,9 @@ class GrpcServer:
         self.engine.listen(self._heard)
         await self._server.start()
         for sock in taken:
-            sock.shutdown(socket.SHUT_RDWR)
+            # Under gunicorn another worker, or the one before this, may have done so already.
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
     async def drain(self, timeout: float | None = None) -> bool:
         """Unready, then take nothing new, then wait until all calls are answered. False: time ran out."""

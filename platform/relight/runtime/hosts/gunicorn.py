@@ -18,7 +18,7 @@ from gunicorn.workers import base
 
 from relight.base import logs
 from relight.runtime.function import Function
-from relight.runtime.hosts.server import Server
+from relight.runtime.serve import host_for
 
 HEARTBEAT = 1.0
 """Seconds between two signs of life for the arbiter, which kills a worker after ``timeout`` (30 s) without one."""
@@ -72,8 +72,8 @@ class Worker(base.Worker):  # type: ignore[misc]  # gunicorn has no types
     async def _serve(self, function: Function) -> None:
         engine = function.new_engine(os.environ)
         engine.start()
-        server = Server(engine)
-        await server.start(listener.sock for listener in self.sockets)
+        server = host_for(engine)
+        await server.start([listener.sock for listener in self.sockets])
         self._beat()
         await self._stopping.wait()
         if self.alive:

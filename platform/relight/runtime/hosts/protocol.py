@@ -11,12 +11,12 @@ import logging
 from collections import deque
 from concurrent.futures import Future
 from enum import Enum
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import httptools
 
 from relight.base.errors import BadInput, RelightError, TooLarge
-from relight.runtime.hosts.wire import CONTINUE, check_head, render, split_target
+from relight.runtime.hosts.wire import CONTINUE, Head, check_head, render, split_target
 from relight.runtime.pending import Pending
 from relight.wire import v2
 from relight.wire.http import Headers, Request, Response
@@ -68,6 +68,15 @@ class _Received:
         self.http10 = http10
 
 
+class _Said(NamedTuple):
+    """The last head of a connection, checked and read: a client mostly says the same again."""
+
+    version: str
+    raw: list[tuple[bytes, bytes]]
+    head: Head
+    headers: Headers
+
+
 class HttpProtocol(asyncio.Protocol):
     """One connection of a ``Server``."""
 
@@ -89,6 +98,7 @@ class HttpProtocol(asyncio.Protocol):
         self._held = False
         self._served = False
         self._dispatching = False
+        self._said: _Said | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -203,7 +213,11 @@ class HttpProtocol(asyncio.Protocol):
         version = self._parser.get_http_version()
         self.reading = Reading.BODY
         self.since = self._loop.time()
-        head = check_head(version, self._headers)
+        said = self._said
+        if said is None or said.raw != self._headers or said.version != version:
+            head = check_head(version, self._headers)
+            said = self._said = _Said(version, self._headers, head, Headers.from_raw(self._headers))
+        head = said.head
         self._check_head(len(self._url) + head.size)
         self._path, self._query = split_target(self._url)
         if head.length is not None and head.length > self._limits.body:
@@ -234,14 +248,16 @@ class HttpProtocol(asyncio.Protocol):
     def _complete(self) -> None:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         method = self._parser.get_method().decode()
-        request = Request(method, self._path, Headers.from_raw(self._headers), body, self._query)
+        assert self._said is not None  # since this request's headers were complete
+        request = Request(method, self._path, self._said.headers, body, self._query)
         http10 = self._parser.get_http_version() == "1.0"
         self._waiting.append(_Received(request, self._parser.should_keep_alive(), http10))
         self._begin()
         self.reading = Reading.IDLE
         self.since = self._loop.time()
-        self._hold_back()
         self._next()
+        if self._waiting:
+            self._hold_back()
 
     # Work.
 
@@ -255,7 +271,8 @@ class HttpProtocol(asyncio.Protocol):
                     self._part()
                 return
             self._current = self._waiting.popleft()
-            self._hold_back()
+            if self._held:
+                self._hold_back()
             answer = self._server.engine.dispatch(self._current.request)
             if isinstance(answer, Pending):
                 self._pending = answer

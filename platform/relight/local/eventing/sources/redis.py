@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import orjson
 
-from relight.base.errors import BadInput, PlatformError, Problem
-from relight.local.eventing.sources.feeding import BATCH, LIMIT, Feed, Plan, Record, overrides
+from relight.base.errors import BadInput, Problem
+from relight.local.eventing.secrets import Secrets, referred
+from relight.local.eventing.sources.feeding import BATCH, BLOCK, LAG_EVERY, LIMIT, Feed, Record
+from relight.local.eventing.sources.objects import Plan, needed, overrides
 from relight.local.eventing.world import Object
 from relight.local.kube import kinds
+from relight.net.publishing import redis
 from relight.wire.cloudevents import JSON, Event
 
 TYPE = "dev.knative.sources.redisstream"
-BLOCK = 2.0
-"""Seconds that a read waits for an entry."""
-LAG_EVERY = 5.0
-"""Seconds between two questions for the lag."""
 TIMEOUT = 10.0
 """Seconds for Redis to answer."""
 
@@ -30,35 +28,16 @@ class RedisStreams:
 
     kind = kinds.REDIS_STREAM_SOURCE
 
-    def plan(self, obj: Object, secrets: Callable[[str, str], str]) -> Plan:
+    def plan(self, obj: Object, secrets: Secrets) -> Plan:
         spec, uid = obj.get("spec") or {}, obj["metadata"]["uid"]
-        problems = [Problem(f"spec.{name}", "it is missing") for name in ("address", "stream") if not spec.get(name)]
-        address = str(spec.get("address") or "")
-        if "://" not in address:
-            address = f"redis://{address}"
+        address, options = connection(spec, secrets)
         parts = urlsplit(address)
-        if parts.scheme not in ("redis", "rediss"):
-            problems.append(Problem("spec.address", "a redis:// or rediss:// URL was expected"))
-        options = spec.get("dialOptions") or spec.get("options") or {}
-        for name in ("cert", "key"):
-            if options.get(name):
-                problems.append(Problem(f"spec.dialOptions.{name}", "client certificates are not taken here yet"))
-        if problems:
-            raise BadInput.of(problems)
         settings: dict[str, Any] = {
             "address": address,
-            "stream": str(spec["stream"]),
+            "stream": str(spec.get("stream")),
             "group": str(spec.get("group") or f"relight-{uid}"),
-            "verify": not options.get("skipVerify"),
+            "options": options,
         }
-        if options.get("useTLS"):
-            settings["address"] = urlunsplit(parts._replace(scheme="rediss"))
-        reference = options.get("password") or {}
-        if reference.get("name"):
-            settings["password"] = secrets(str(reference["name"]), "password")
-        ca = (options.get("caCert") or {}).get("secretKeyRef") or {}
-        if ca.get("name"):
-            settings["ca"] = secrets(str(ca["name"]), str(ca.get("key") or "ca.crt"))
         # The address without what it says of user and password: it goes out with every event.
         where = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "") + parts.path
         settings["source"] = f"{where.rstrip('/')}/{spec['stream']}"
@@ -66,6 +45,32 @@ class RedisStreams:
 
     def feed(self, plan: Plan) -> Feed:
         return _RedisFeed(plan.settings)
+
+
+def connection(spec: Mapping[str, Any], secrets: Secrets) -> tuple[str, dict[str, Any]]:
+    """The URL of ``spec.address`` and the client's options. BadInput names what is wrong of them, and of the stream."""
+    problems = needed(spec, "address", "stream")
+    address = str(spec.get("address") or "")
+    if "://" not in address:
+        address = f"redis://{address}"
+    parts = urlsplit(address)
+    if parts.scheme not in ("redis", "rediss"):
+        problems.append(Problem("spec.address", "a redis:// or rediss:// URL was expected"))
+    given = spec.get("dialOptions") or spec.get("options") or {}
+    for name in ("cert", "key"):
+        if given.get(name):
+            problems.append(Problem(f"spec.dialOptions.{name}", "client certificates are not taken here yet"))
+    if problems:
+        raise BadInput.of(problems)
+    options: dict[str, Any] = {}
+    if given.get("useTLS"):
+        address = urlunsplit(parts._replace(scheme="rediss"))
+    reference = given.get("password") or {}
+    if reference.get("name"):
+        options["password"] = secrets(str(reference["name"]), "password")
+    if address.startswith("rediss://"):
+        options |= redis.tls_options(referred(secrets, given.get("caCert"), "ca.crt"), not given.get("skipVerify"))
+    return address, options
 
 
 class _RedisFeed:
@@ -78,21 +83,11 @@ class _RedisFeed:
         self.lag: int | None = None
 
     async def open(self) -> None:
-        try:
-            from redis import asyncio as client
-            from redis.exceptions import ResponseError
-        except ImportError:
-            raise PlatformError("reading Redis needs another package: pip install 'relight[brokers]'") from None
         settings = self._settings
-        options: dict[str, Any] = {"protocol": 2, "socket_connect_timeout": TIMEOUT, "socket_timeout": TIMEOUT + BLOCK}
-        if settings.get("password") is not None:
-            options["password"] = settings["password"]
-        if settings["address"].startswith("rediss://"):
-            options |= {
-                "ssl_cert_reqs": ssl.CERT_REQUIRED if settings["verify"] else ssl.CERT_NONE,
-                "ssl_ca_data": settings.get("ca"),
-            }
-        self._redis = client.Redis.from_url(settings["address"], **options)
+        # A read blocks for a while before it answers.
+        self._redis = redis.connect(settings["address"], timeout=TIMEOUT + BLOCK, **settings["options"])
+        from redis.exceptions import ResponseError
+
         try:
             await self._redis.xgroup_create(settings["stream"], settings["group"], id="$", mkstream=True)
         except ResponseError as error:

@@ -1,0 +1,145 @@
+"""What is remembered of functions' idle times: a histogram per pace of calls, and the last idle times themselves.
+
+An idle time begins when the last call has ended and ends with the next call. Its length depends on how fast calls came
+just before (a burst goes on, a quiet night goes on), so there is one histogram per *pace*: the mean of the last few
+idle times, in four classes. Bins grow by a constant factor, for a second matters at a minute and not at a day. Counts
+fade with the number of samples, not with time: a new pattern forgets the old one after as many calls as it takes to
+know it, and a function that is called once a day does not forget what it was.
+
+The last idle times are kept as they are too, since bins are too coarse for what comes exactly every six hours.
+
+All is held for many functions at once, in arrays with the function as the first axis: ``BYTES`` a function.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating]
+Ints = NDArray[np.integer]
+Bools = NDArray[np.bool_]
+
+BINS = 64
+FIRST = 1.0
+"""Upper edge of the first bin, in seconds."""
+LAST = 2.0 * 86400.0
+"""Lower edge of the last bin, which holds all that is longer: idle times over two days are all alike."""
+RATIO = float((LAST / FIRST) ** (1 / (BINS - 2)))
+EDGES: Floats = np.concatenate(([0.0], np.geomspace(FIRST, LAST, BINS - 1), [LAST * RATIO]))
+"""Where the bins begin, and the end of the last one."""
+WIDTHS: Floats = np.diff(EDGES)
+_SCALE = 1.0 / np.log(RATIO)
+
+PACES: Floats = np.array([75.0, 300.0, 1800.0])
+"""Between the classes of pace, in seconds: below the first is a busy function, above the last one that sleeps."""
+CLASSES = len(PACES) + 1
+SPAN = 4
+"""Idle times that make the pace."""
+RECENT = 24
+"""Idle times that are kept as they are."""
+MEMORY = 160.0
+"""Samples of one pace after which older ones count a third (1/e). Anything from 80 to 400 costs the same."""
+FLEET_FADE = 0.98
+"""What is left of all functions' common histogram after one more round of learning."""
+FLEET_SHARE = 5.0
+"""Samples of one bin and round that one function brings to the common histogram at most."""
+BYTES = CLASSES * BINS * 2 + RECENT * 4
+
+
+def bin_of(seconds: Floats) -> Ints:
+    """The bin of each idle time (0 and below: the first)."""
+    positive = np.maximum(np.asarray(seconds, dtype=np.float64), 1e-9)
+    at = np.floor(np.log(positive / FIRST) * _SCALE + 1e-9) + 1
+    found: Ints = np.clip(at, 0, BINS - 1).astype(np.int64)
+    return found
+
+
+def pace_of(mean: Floats) -> Ints:
+    """The class of each mean idle time; of one that is not known (NaN), the last: a function that sleeps."""
+    found: Ints = np.searchsorted(PACES, np.nan_to_num(mean, nan=np.inf), side="right").astype(np.int64)
+    return found
+
+
+class IdleTimes:
+    """The idle times of ``size`` functions, and what all of them have in common."""
+
+    def __init__(self, size: int) -> None:
+        self.counts = np.zeros((size, CLASSES, BINS), np.float16)
+        self.recent = np.full((size, RECENT), np.nan, np.float32)
+        """The newest last; NaN where there were fewer."""
+        self.fleet: Floats = np.zeros((CLASSES, BINS))
+        """Of all functions together: what one of which little is known is taken for."""
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def grow(self, size: int) -> None:
+        """Room for ``size`` functions."""
+        more = IdleTimes(size - len(self))
+        self.counts = np.concatenate((self.counts, more.counts))
+        self.recent = np.concatenate((self.recent, more.recent))
+
+    def pace(self) -> Ints:
+        """The present class of each function."""
+        last = self.recent[:, -SPAN:].astype(np.float64)
+        known = ~np.isnan(last)
+        n = known.sum(axis=1)
+        total = np.where(known, last, 0.0).sum(axis=1)
+        return pace_of(np.where(n > 0, total / np.maximum(n, 1), np.nan))
+
+    def learn(self, function: Ints, pace: Ints, seconds: Floats, weight: Floats, kept: Bools) -> Ints:
+        """Put idle times in, each under the pace that it began at; answers the functions that have new ones.
+
+        In the order in which they happened, for each function. ``weight``: how many there were of that length.
+        ``kept``: whether it is one of those that the next pace is made of (calls of one burst are not).
+        """
+        cell = (function * CLASSES + pace) * BINS + bin_of(seconds)
+        active = np.unique(function)
+        place = np.searchsorted(active, function)
+        size = len(active) * CLASSES * BINS
+        cell = cell - (function - place) * CLASSES * BINS
+        new = np.bincount(cell, weight, size).reshape(len(active), CLASSES, BINS)
+        counts = self.counts[active].astype(np.float64)
+        counts *= np.exp(-new.sum(axis=-1, keepdims=True) / MEMORY)
+        self.counts[active] = np.minimum(counts + new, 60000.0)
+        self.fleet = self.fleet * FLEET_FADE + np.minimum(new, FLEET_SHARE).sum(axis=0) / max(len(self), 1)
+        self._keep(function[kept], seconds[kept])
+        return active
+
+    def _keep(self, function: Ints, seconds: Floats) -> None:
+        order = np.argsort(function, kind="stable")
+        function, seconds = function[order], seconds[order]
+        names, start, number = np.unique(function, return_index=True, return_counts=True)
+        kept = np.minimum(number, RECENT)
+        for many in np.unique(kept):
+            these = kept == many
+            rows = names[these]
+            ends = (start + number)[these]
+            fresh = seconds[ends[:, None] - many + np.arange(many)]
+            self.recent[rows] = np.concatenate((self.recent[rows][:, many:], fresh), axis=1)
+
+    def chances(self, rows: Ints) -> Floats:
+        """For some functions: how likely each bin is, by pace. ``[functions, CLASSES, BINS]``, each row sums to one.
+
+        What is known of a function counts by its samples; the fleet counts as ``FLEET_WEIGHT`` of them, and of a fleet
+        that knows little itself, all bins are alike.
+        """
+        total = self.fleet.sum(axis=-1, keepdims=True)
+        fleet = (self.fleet + 1.0 / BINS) / (total + 1.0)
+        own = self.counts[rows].astype(np.float64)
+        number = own.sum(axis=-1, keepdims=True)
+        found: Floats = (own + FLEET_WEIGHT * fleet) / (number + FLEET_WEIGHT)
+        return found
+
+
+FLEET_WEIGHT = 4.0
+"""Samples of its own that weigh as much as all that is known of the other functions."""
+
+
+def merged(first: Floats, second: Floats) -> Floats:
+    """Histograms of two observers of one function as one: counts add up; what overflows is scaled down together."""
+    total = first.astype(np.float64) + second.astype(np.float64)
+    top = total.max(axis=-1, keepdims=True)
+    found: Floats = (total * np.minimum(1.0, 60000.0 / np.maximum(top, 1.0))).astype(np.float16)
+    return found

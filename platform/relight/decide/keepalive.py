@@ -1,0 +1,187 @@
+"""How long a replica is kept after the last call, and when one is started ahead of the next: both weighed in money.
+
+While a replica idles it costs ``idle`` per GPU-second; a call that finds none waits for a cold start, which costs
+``waiting`` per second. With the chances of the next idle time (``idletimes``), being warm for another stretch of it
+pays where the chance that a call comes in it, times what the cold start would cost, is more than the idle time it is
+expected to burn. A plan is the best beginning of the idle time to be warm in (``keep``), and after it the best single
+stretch ``[ready, until]`` to be warm again, if starting for that pays too. This is the hybrid histogram policy of
+*Serverless in the Wild* (ATC'20: keep-alive window, pre-warm window, from an idle-time histogram) with money in the
+place of fixed percentiles: where idle times are all alike it is a short stretch just ahead of the call, and where
+nothing pays, nothing.
+
+Bins are too coarse for timers with long periods. ``windows`` makes plans from the last idle times themselves: a stretch
+from the lowest to the highest of them, with some of the outermost left out, judged by what it would have cost. It is
+taken only where it does better on those idle times than the plan from the histogram, and is worth more. That is the
+representativeness test: what was learned must explain what was last seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from relight.decide.idletimes import BINS, CLASSES, EDGES, RECENT, WIDTHS, Floats, IdleTimes, Ints
+
+MARGIN = 2.0
+"""Seconds that a stretch for a timer is longer at both ends: for what a call needs to arrive."""
+FEWEST = 4
+"""Idle times inside a stretch that is made of them."""
+_TRIMS = ((0, 0), (1, 1), (2, 2), (0, 2), (2, 0), (4, 2), (2, 4), (0, 4), (4, 4))
+"""Idle times left out as outliers, at the low and the high end."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Money per second. The defaults are those of the traces that the policy is measured by."""
+
+    idle: float = 0.0008
+    """Of a whole GPU that idles; 2.9 an hour."""
+    waiting: float = 0.004
+    """Of a caller that waits for a cold start."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What idling and starting cost, per function. Arrays of one length."""
+
+    cold: Floats
+    """Seconds of a cold start."""
+    share: Floats
+    """Of one GPU that a replica occupies."""
+    prices: Prices = Prices()
+
+    @property
+    def rate(self) -> Floats:
+        """Money per idle second."""
+        found: Floats = self.share * self.prices.idle
+        return found
+
+    @property
+    def penalty(self) -> Floats:
+        """Money for one cold start: the caller waits, and the GPU is occupied while the model loads."""
+        found: Floats = self.cold * (self.prices.waiting + self.rate)
+        return found
+
+    @property
+    def break_even(self) -> Floats:
+        """Idle seconds that cost as much as one cold start."""
+        found: Floats = self.penalty / np.maximum(self.rate, 1e-12)
+        return found
+
+    def of(self, rows: Ints) -> Costs:
+        return Costs(self.cold[rows], self.share[rows], self.prices)
+
+
+@dataclass(frozen=True)
+class Plans:
+    """Seconds of idle time; arrays of one shape. Without a second stretch, ``ready`` and ``until`` are infinite."""
+
+    keep: Floats
+    ready: Floats
+    """When a replica is ready again; it starts its cold start earlier."""
+    until: Floats
+    gain: Floats
+    """Money that the plan is expected to save over letting go at once, per idle time."""
+
+
+def prior(costs: Costs) -> Plans:
+    """For functions of which nothing is known at all: half of the break-even, since most idle times of most functions
+    are longer than that, and for those it costs half as much as the whole."""
+    keep = np.repeat((costs.break_even / 2)[:, None], CLASSES, axis=1)
+    none = np.full_like(keep, np.inf)
+    return Plans(keep, none, none.copy(), np.zeros_like(keep))
+
+
+def plan(chances: Floats, costs: Costs) -> Plans:
+    """The best plan per function and pace, by the chances ``[functions, CLASSES, BINS]`` of each bin."""
+    rate, penalty, cold = costs.rate[:, None], costs.penalty[:, None], costs.cold[:, None]
+    alive = np.cumsum(chances[..., ::-1], axis=-1)[..., ::-1]
+    worth = chances * penalty[..., None] - (alive - chances / 2) * WIDTHS * rate[..., None]
+    zero = np.zeros((*worth.shape[:-1], 1))
+    total = np.concatenate((zero, np.cumsum(worth, axis=-1)), axis=-1)
+    keep = np.argmax(total, axis=-1)
+    gain = _at(total, keep)
+    # A second stretch from edge a to edge b is worth total[b] - total[a], less a start by whoever is idle till then.
+    start = -total - np.concatenate((alive, zero), axis=-1) * (rate * cold)[..., None]
+    start = np.where(np.arange(BINS + 1) > keep[..., None], start, -np.inf)
+    best = np.maximum.accumulate(start, axis=-1)
+    until = np.argmax(total + best, axis=-1)
+    more = _at(total + best, until)
+    ready = np.argmax(start == _at(best, until)[..., None], axis=-1)
+    pays = (more > 0.0) & (until > ready)
+    return Plans(
+        EDGES[keep],
+        np.where(pays, EDGES[ready], np.inf),
+        np.where(pays, EDGES[until], np.inf),
+        gain + np.where(pays, more, 0.0),
+    )
+
+
+def windows(recent: Floats, costs: Costs) -> Plans:
+    """The best single stretch for idle times that come alike, from the last ones ``[functions, RECENT]``."""
+    recent = recent.astype(np.float64)
+    n = (~np.isnan(recent)).sum(axis=1)
+    ordered = np.sort(recent, axis=1)
+    rows = np.arange(len(recent))
+    rate, penalty, load = costs.rate, costs.penalty, costs.rate * costs.cold
+    gain = np.zeros(len(recent))
+    ready, until = np.full_like(gain, np.inf), np.full_like(gain, np.inf)
+    with np.errstate(invalid="ignore"):
+        for low, high in _TRIMS:
+            first, last = ordered[:, low], ordered[rows, np.clip(n - 1 - high, 0, RECENT - 1)]
+            inside = n - low - high
+            # The next one may be a little outside of those that were seen: by as much as they are apart.
+            slack = (last - first) / np.maximum(inside - 1, 1) + MARGIN
+            a, b = np.maximum(first - slack, 0.0), last + slack
+            hits = ((ordered >= a[:, None]) & (ordered <= b[:, None])).sum(axis=1)
+            late = 1.0 - (ordered < a[:, None]).sum(axis=1) / np.maximum(n, 1)
+            burnt = np.where(np.isnan(ordered), 0.0, np.clip(ordered, a[:, None], b[:, None]) - a[:, None]).sum(axis=1)
+            idle = burnt / np.maximum(n, 1) + (b - a) / (n + 1)
+            saved = hits / (n + 1) * (penalty + load) - idle * rate - late * load
+            better = (inside >= FEWEST) & (saved > gain)
+            gain = np.where(better, saved, gain)
+            ready, until = np.where(better, a, ready), np.where(better, b, until)
+    return Plans(np.zeros_like(gain), ready, until, gain)
+
+
+def worth(recent: Floats, keep: Floats, ready: Floats, until: Floats, costs: Costs) -> Floats:
+    """Money per idle time that plans would have saved on the last idle times. ``keep``… are ``[functions]``."""
+    seen = recent.astype(np.float64)
+    known = ~np.isnan(seen)
+    seen = np.where(known, seen, 0.0)
+    keep, ready, until = keep[:, None], ready[:, None], until[:, None]
+    warm = (seen <= keep) | ((seen >= ready) & (seen <= until))
+    start = np.maximum(ready - costs.cold[:, None], keep)
+    idle = np.minimum(seen, keep) + np.maximum(np.minimum(seen, until) - start, 0.0)
+    saved = np.where(known, warm * costs.penalty[:, None] - idle * costs.rate[:, None], 0.0)
+    found: Floats = saved.sum(axis=1) / (known.sum(axis=1) + 1)
+    return found
+
+
+def decide(times: IdleTimes, rows: Ints, costs: Costs) -> Plans:
+    """The plans of some functions, for each pace. ``costs`` are of all functions."""
+    costs = costs.of(rows)
+    found = plan(times.chances(rows), costs)
+    recent = times.recent[rows]
+    stretch = windows(recent, costs)
+    learned = np.stack(
+        [worth(recent, found.keep[:, c], found.ready[:, c], found.until[:, c], costs) for c in range(CLASSES)], axis=1
+    )
+    timer = (stretch.gain[:, None] > learned) & (stretch.gain[:, None] > found.gain)
+    keep = np.where(timer, 0.0, found.keep)
+    ready = np.where(timer, stretch.ready[:, None], found.ready)
+    until = np.where(timer, stretch.until[:, None], found.until)
+    # A start that would begin before the replica goes is none: it is kept all the way.
+    joined = ready - costs.cold[:, None] <= keep
+    return Plans(
+        np.where(joined, until, keep),
+        np.where(joined, np.inf, ready),
+        np.where(joined, np.inf, until),
+        np.where(timer, stretch.gain[:, None], found.gain),
+    )
+
+
+def _at(values: Floats, index: Ints) -> Floats:
+    found: Floats = np.take_along_axis(values, index[..., None], axis=-1)[..., 0]
+    return found

@@ -1,0 +1,104 @@
+"""How many copies of which model stay up: one budget of GPUs for all, spent where it saves most waiting.
+
+A hot model's wish comes from the concurrency of the last while: as many replicas as a high quantile of the peaks needs,
+and not fewer than now until even the highest peak needs fewer (the two quantiles are the hysteresis). What the user
+said comes first: bans, pins, rules of the hour. Then everybody's first replica, then further ones, each time the one
+that saves most waiting per GPU-second that it occupies. Who keeps one already is a little ahead, so that two that are
+worth the same do not take turns.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+UP, DOWN = 0.9, 1.0
+"""Quantiles of the peaks: the one that a number of replicas must be enough for, and the one that all must fall below
+before there are fewer."""
+PEAKS = 30
+"""Peaks that are looked at: one a minute."""
+BUSY = 0.5
+"""Share of the peaks above zero from which on a model counts as hot at all."""
+STAYING = 1.1
+"""How much more a replica that is up already counts."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What one function would have."""
+
+    name: str
+    replicas: int
+    """To be kept up, by what was learned."""
+    share: float
+    """Of a GPU, per replica; 0 for those that need none."""
+    worth: float
+    """Waiting seconds that its first replica saves, per second."""
+    reason: str = ""
+    least: int = 0
+    """By a pin or a rule of the user."""
+    most: int | None = None
+    """By a rule of the user; 0: banned."""
+    present: int = 0
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What one function gets."""
+
+    replicas: int
+    reason: str
+
+
+def wanted(peaks: Sequence[float], target: float, present: int) -> int:
+    """Replicas for a model, by the peaks of concurrency of the last minutes and the load that one replica bears."""
+    recent = list(peaks)[-PEAKS:]
+    if len(recent) < 2 or sum(peak > 0 for peak in recent) < BUSY * len(recent):
+        return 0
+    ordered = sorted(recent)
+
+    def needed(quantile: float) -> int:
+        at = min(len(ordered) - 1, math.ceil(quantile * len(ordered)) - 1)
+        return math.ceil(ordered[at] / max(target, 1e-9))
+
+    return max(needed(UP), min(present, needed(DOWN)))
+
+
+def place(wishes: Iterable[Wish], budget: float | None) -> dict[str, Grant]:
+    """The replicas of each function within a budget of GPUs (None: no bound).
+
+    What users pinned is granted even beyond the budget: they said so, and are told.
+    """
+    wishes = list(wishes)
+    granted = {wish.name: wish.least for wish in wishes}
+    reasons = {wish.name: wish.reason for wish in wishes}
+    left = math.inf if budget is None else budget - sum(wish.least * wish.share for wish in wishes)
+    if left < 0:
+        for wish in wishes:
+            if wish.least and wish.share:
+                reasons[wish.name] += f"; pins and rules take {-left:g} GPUs more than the budget of {budget:g}"
+    waiting = [(-_worth(wish, wish.least), at) for at, wish in enumerate(wishes) if _more(wish, wish.least)]
+    heapq.heapify(waiting)
+    while waiting:
+        _, at = heapq.heappop(waiting)
+        wish = wishes[at]
+        if wish.share > left + 1e-9:
+            reasons[wish.name] = f"the budget of {budget:g} GPUs is spent where it saves more waiting"
+            continue
+        left -= wish.share
+        granted[wish.name] += 1
+        if _more(wish, granted[wish.name]):
+            heapq.heappush(waiting, (-_worth(wish, granted[wish.name]), at))
+    return {name: Grant(number, reasons[name]) for name, number in granted.items()}
+
+
+def _more(wish: Wish, has: int) -> bool:
+    return has < wish.replicas and (wish.most is None or has < wish.most)
+
+
+def _worth(wish: Wish, has: int) -> float:
+    """Of one more replica: each further one saves less, and one that is up already counts more."""
+    value = wish.worth / (has + 1) ** 2 * (STAYING if has < wish.present else 1.0)
+    return math.inf if wish.share <= 0 else value / wish.share
