@@ -145,8 +145,8 @@ def _warm_settings(asked: str | None) -> WarmSettings | None:
 def _start_warm(settings: Settings, status: dict[str, object], warm: WarmSettings | None) -> Running | None:
     """The warm policy beside this platform, in a thread of its own; through the API, as on any cluster.
 
-    Off, it takes back what one has left that was killed. The Kubernetes client takes half a second and 126 MB to import:
-    this is called only where there is something to do.
+    Off, it takes back what one has left that was killed. The Kubernetes client takes half a second and 126 MB to
+    import: this is called only where there is something to do.
     """
     mark = settings.home.path / WARM_MARK
     from relight.cli.fetching import fetch
