@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from relight.base.errors import NotFound
+from relight.cli.main import guard, run
 from relight.cluster.client import Client
-from relight.local.kube import kinds
+from relight.local.kube import discovery, kinds
 from relight.local.kube.api import ApiServer, LogOptions
 from relight.local.kube.store import ObjectStore
 from relight.net import kubeconfig, tls
 
+Run = Callable[..., tuple[int, str, str]]
 LOGS = {"hello-1": [b"loading\n", b"ready\n"]}
 
 
@@ -40,6 +42,8 @@ class Api:
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
     store: Any = None
     server: Any = None
+    logs: dict[str, list[bytes]] = field(default_factory=lambda: LOGS)
+    """Pod → what it logged."""
 
     @property
     def kubeconfig(self) -> Path:
@@ -100,8 +104,31 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 
 @pytest.fixture
+def a_cluster(monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
+    """The API's version is not local mode's, and it has the namespaces that Knative makes."""
+    monkeypatch.setitem(discovery.VERSION, "gitVersion", "v1.36.2")
+    for name in ("knative-serving", "knative-eventing"):
+        client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+
+@pytest.fixture
 def client(api: Api) -> Iterator[Client]:
     made = Client.from_kubeconfig(api.kubeconfig)
     assert isinstance(made, Client)
     with made:
         yield made
+
+
+@pytest.fixture
+def relight(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command line: (exit code, stdout, stderr)."""
+    monkeypatch.setenv("RELIGHT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RELIGHT_KUBECONFIG", str(api.kubeconfig))
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = guard(lambda: run(arguments))
+        return code, *capfd.readouterr()
+
+    return command

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from relight.cli.main import guard, run
 from relight.local.kube import kinds
 
 SERVICE = {
@@ -20,21 +19,6 @@ SERVICE = {
     "spec": {"template": {"spec": {"containers": [{"image": "relight"}]}}},
 }
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def relight(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command line: (exit code, stdout, stderr)."""
-    monkeypatch.setenv("RELIGHT_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("RELIGHT_KUBECONFIG", str(api.kubeconfig))
-    monkeypatch.chdir(tmp_path)
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = guard(lambda: run(arguments))
-        return code, *capfd.readouterr()
-
-    return command
 
 
 @pytest.fixture

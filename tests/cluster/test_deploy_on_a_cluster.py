@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from tables import load
 
-from relight.cli.main import guard, run
 from relight.cluster.client import Client
 from relight.local.kube import discovery, kinds
 
@@ -53,21 +52,11 @@ spec:
 """
 
 
-@pytest.fixture
-def relight(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command line against a cluster that runs images: (exit code, stdout, stderr)."""
+@pytest.fixture(autouse=True)
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster runs images; on the path there is only what a test puts there."""
     monkeypatch.setitem(discovery.VERSION, "gitVersion", "v1.36.2")
-    monkeypatch.setenv("RELIGHT_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("RELIGHT_KUBECONFIG", str(api.kubeconfig))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.chdir(tmp_path)
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = guard(lambda: run(arguments))
-        return code, *capfd.readouterr()
-
-    return command
 
 
 def install_func(folder: Path, *, fails: bool = False) -> Path:

@@ -79,8 +79,8 @@ spec:
             - {name: RELIGHT_CACHE, value: /cache}
             - {name: HOME, value: /tmp}
           envFrom: [{secretRef: {name: relight-credentials, optional: true}}]
-          readinessProbe: {httpGet: {path: /health/readiness}}
-          livenessProbe: {httpGet: {path: /health/liveness}}
+          readinessProbe: {httpGet: {path: /health/readiness, port: 0}}
+          livenessProbe: {httpGet: {path: /health/liveness, port: 0}}
           resources: {limits: {memory: 4Gi, nvidia.com/gpu: "1"}, requests: {cpu: "1"}}
           securityContext:
             allowPrivilegeEscalation: false
@@ -154,6 +154,15 @@ def test_a_metric_that_knatives_autoscaler_does_not_count() -> None:
 def test_callers_of_the_first_protocol_are_warned() -> None:
     converted = convert(service(model("s3://b/m", protocolVersion="v1")), "relight")
     assert "/v2/models/NAME/infer" in converted.left[0].message
+
+
+def test_grpc_stays_grpc() -> None:
+    converted = convert(service(model("s3://b/m", protocolVersion="grpc-v2")), "relight")
+    (container,) = converted.service["spec"]["template"]["spec"]["containers"]
+    assert {"name": "RELIGHT_PROTOCOL", "value": "grpc"} in container["env"]
+    assert container["ports"] == [{"name": "h2c", "containerPort": 8080}]
+    assert container["readinessProbe"] == {"grpc": {"port": 8080, "service": "readiness"}}
+    assert converted.left == []
 
 
 REFUSED = [

@@ -10,8 +10,6 @@ import pytest
 import yaml
 from tables import ROOT
 
-from relight.cli.main import guard, run
-
 Run = Callable[..., tuple[int, str, str]]
 OVERLAYS = ROOT / "manifests" / "overlays"
 
@@ -20,21 +18,6 @@ OVERLAYS = ROOT / "manifests" / "overlays"
 def knative_serving(client: Any) -> None:
     """The namespace of Knative's own configuration, which every cluster with Knative has."""
     client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "knative-serving"}})
-
-
-@pytest.fixture
-def relight(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command line: (exit code, stdout, stderr)."""
-    monkeypatch.setenv("RELIGHT_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("RELIGHT_KUBECONFIG", str(api.kubeconfig))
-    monkeypatch.chdir(tmp_path)
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = guard(lambda: run(arguments))
-        return code, *capfd.readouterr()
-
-    return command
 
 
 def test_the_same_base_in_every_overlay_is_taken_by_the_api(relight: Run) -> None:

@@ -44,6 +44,7 @@ WANTED = """
     name: embed
     namespace: models
     labels: &labels
+      app.kubernetes.io/part-of: relight
       team: retrieval
       function.knative.dev: "true"
       function.knative.dev/name: embed

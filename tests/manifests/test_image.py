@@ -153,6 +153,97 @@ def test_sigterm_lets_what_is_in_flight_finish(tmp_path: Path) -> None:
         assert running.process.wait(20) == 0
 
 
+NOBODY = """
+mount -t tmpfs -o mode=755 tmpfs /mnt
+for place in platform functions home; do mkdir /mnt/$place; done
+mount --bind "$1" /mnt/platform; mount --bind "$2" /mnt/functions; shift 2
+at=0
+while [ "$1" != -- ]; do mkdir /mnt/site$at; mount --bind "$1" /mnt/site$at; at=$((at + 1)); shift; done
+shift
+mount -t tmpfs -o mode=1777 tmpfs /mnt/home
+mount -o remount,ro,bind /mnt; mount -o remount,ro,bind /
+exec setpriv --reuid 65532 --regid 65532 --clear-groups --bounding-set -all --no-new-privs -- "$@"
+"""
+"""The image's user and its read-only files, as far as there can be without an image: for namespaces of its own."""
+
+
+def test_as_pid_1_and_as_nobody_it_serves_and_ends_by_sigterm(tmp_path: Path) -> None:
+    """A container's first process: signals that it does not handle are ignored, and orphans are its own."""
+    interpreter, sites = os.path.realpath(sys.executable), [one for one in sys.path if one.endswith("site-packages")]
+    namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-euc", NOBODY, "sh"]
+    namespaces += [str(ROOT / "platform"), str(ROOT / "tests" / "programs"), *sites, "--"]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    environ = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": ":".join(["/mnt/platform", *(f"/mnt/site{at}" for at in range(len(sites)))]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": "/mnt/home",
+        "PORT": str(port),
+        "K_SERVICE": "slow",
+        "RELIGHT_FUNCTION": "slow",
+        "RELIGHT_FUNCTIONS": "/mnt/functions",
+    }
+    probe = [*namespaces, interpreter, "-c", "import gunicorn, relight"]
+    try:
+        done = subprocess.run(probe, env=environ, cwd="/", capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no unshare here")
+    if done.returncode:
+        pytest.skip(f"namespaces and users cannot be changed here: {done.stderr.strip()}")
+    log = tmp_path / "container.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*namespaces, interpreter, "-m", "gunicorn", *command()[1:]],
+            cwd="/",
+            env=environ,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    running = Running(process, port, log)
+    try:
+        running.live()
+        (first,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        status = dict(line.split(":\t", 1) for line in Path(f"/proc/{first}/status").read_text().splitlines())
+        assert status["NSpid"].split()[-1] == "1"
+        assert (status["Uid"].split(), status["CapEff"].strip("0")) == (["65532"] * 4, "")
+        running.ready()
+        answers: list[int] = []
+        caller = threading.Thread(target=lambda: answers.append(running.post("/", {"seconds": 1.0})[0]))
+        caller.start()
+        until(lambda: b"relight_requests_in_flight 1.0" in running.request("GET", "/metrics")[2], "a call in flight")
+        os.kill(int(first), signal.SIGTERM)
+        caller.join(20)
+        assert (answers, process.wait(20)) == ([200], 0)
+    finally:
+        running.kill()
+
+
+def test_little_is_imported_before_the_port_is_there() -> None:
+    """What a cold start waits for. Models' and stores' libraries are imported by those who need them."""
+    code = (
+        "import sys, relight.runtime.hosts.image_settings, relight.runtime.hosts.gunicorn\n"
+        "import relight.runtime.hosts.image\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {
+        "boto3",
+        "flask",
+        "grpc",
+        "kubernetes",
+        "onnxruntime",
+        "pandas",
+        "pymilvus",
+        "rich",
+        "torch",
+        "typer",
+        "yaml",
+    }
+    assert heavy & set(done.stdout.split()) == set()
+
+
 FAULTS = [
     ("an unknown function", "nothing", "no such function in"),
     ("a function that cannot be imported", "sick_import", "import failed"),
@@ -182,12 +273,20 @@ def test_the_steps_of_the_build_make_an_environment_that_serves(tmp_path: Path) 
             shell = line.removeprefix("RUN ").replace("/opt/relight", str(tmp_path / "relight"))
             shell = shell.replace("/src/platform", str(tmp_path / "src" / "platform"))
             environ = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-            environ |= {"EXTRAS": "onnx,retrieval", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+            environ |= {"EXTRAS": "onnx,retrieval,cluster", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
             environ |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
             done = subprocess.run(["sh", "-ec", shell], env=environ, capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
     packages = json.loads((tmp_path / "relight" / "sbom.json").read_text())["installed"]
     assert {"relight", "gunicorn", "onnxruntime"} <= {package["metadata"]["name"] for package in packages}
+    done = subprocess.run(
+        [str(tmp_path / "relight" / "bin" / "relight"), "cache", "prefetch", "--help"],
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"manifests/prefetch runs this in the image: {done.stderr}"
     code = "import relight.runtime.hosts.image, onnxruntime, pymilvus"
     python = str(tmp_path / "relight" / "bin" / "python")
     done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=False)

@@ -108,8 +108,8 @@ def test_the_feature_flags_of_an_overlay_are_there_and_no_others(name: str, feat
     assert given == wanted
 
 
-@pytest.mark.parametrize("component", ["cache-pvc", "cache-hostpath"])
-def test_another_cache_volume(component: str, tmp_path: Path) -> None:
+def with_component(tmp_path: Path, component: str) -> list[dict[str, Any]]:
+    """The overlay `cpu` with one component more, as somebody's own overlay has it."""
     for name in ("overlays", "components", "base"):
         (tmp_path / "manifests" / name).parent.mkdir(exist_ok=True)
         _copy(MANIFESTS / name, tmp_path / "manifests" / name)
@@ -120,7 +120,27 @@ def test_another_cache_volume(component: str, tmp_path: Path) -> None:
         "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
         f"resources: [../cpu]\ncomponents: [../../components/{component}]\n"
     )
-    found = dict(services(render(mine)))
+    return render(mine)
+
+
+CLASSES = [("broker-kafka", "Kafka", "ConfigMap"), ("broker-rabbitmq", "RabbitMQBroker", "RabbitmqBrokerConfig")]
+
+
+@pytest.mark.parametrize(("component", "kind", "config"), CLASSES, ids=[row[1] for row in CLASSES])
+def test_another_class_of_broker(component: str, kind: str, config: str, tmp_path: Path) -> None:
+    objects = with_component(tmp_path, component)
+    (broker,) = (one for one in objects if one["kind"] == "Broker")
+    assert broker["metadata"]["annotations"]["eventing.knative.dev/broker.class"] == kind
+    assert broker["spec"]["config"]["kind"] == config
+    (example,) = (
+        one for one in render(MANIFESTS / "examples/brokers" / f"{component[7:]}.yaml") if one["kind"] == "Broker"
+    )
+    assert broker == example, "the example is the same Broker"
+
+
+@pytest.mark.parametrize("component", ["cache-pvc", "cache-hostpath"])
+def test_another_cache_volume(component: str, tmp_path: Path) -> None:
+    found = dict(services(with_component(tmp_path, component)))
     assert "emptyDir" in found["split"]["volumes"][0]
     for name in ("embed", "model"):
         (cache,) = (volume for volume in found[name]["volumes"] if volume["name"] == "cache")

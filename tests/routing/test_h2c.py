@@ -64,6 +64,20 @@ async def h2rig(limits: RevisionLimits | None = None, **kwargs: Any) -> AsyncIte
 
 
 @looped
+async def test_a_tag_by_its_header() -> None:
+    async with h2rig() as r:
+        stable, tagged = await r.replica(), await r.replica(add=False)
+        key = RevisionKey("default", "echo-00002")
+        r.rig.gates.ensure(key, RevisionLimits(h2c=True)).add("next", tagged.address)
+        r.rig.routes.set("default", "echo", (RouteTarget(KEY, 100), RouteTarget(key, 0, "next")))
+        r.rig.routes.by_tag_header = lambda: True
+        client = await r.client()
+        await client.call(b"", "/", ("knative-serving-tag", "next"))
+        await client.call(b"", "/", ("knative-serving-tag", "none"))
+        assert (len(stable.seen), len(tagged.seen)) == (1, 1)
+
+
+@looped
 async def test_there_and_back() -> None:
     async with h2rig() as r:
         replica = await r.replica()

@@ -90,6 +90,37 @@ async def test_tags_and_split() -> None:
         assert bodies == {b"one", b"two"}
 
 
+HEADERS = [
+    ("a tag", True, "next", "two"),
+    ("a tag that takes no traffic", True, "old", "three"),
+    ("no such tag: as if there were none", True, "nope", "one"),
+    ("the flag is off", False, "next", "one"),
+]
+
+
+@pytest.mark.parametrize(("on", "tag", "body"), [row[1:] for row in HEADERS], ids=[row[0] for row in HEADERS])
+def test_a_tag_by_its_header(on: bool, tag: str, body: str) -> None:
+    @looped
+    async def check() -> None:
+        async with rig() as r:
+            r.routes.by_tag_header = lambda: on
+            targets = [RouteTarget(KEY, 100)]
+            replicas = [await r.replica(name="one")]
+            for name, given in (("two", "next"), ("three", "old")):
+                key = RevisionKey("default", f"echo-{name}")
+                replicas.append(await r.replica(name=name, add=False))
+                r.gates.ensure(key).add(name, replicas[-1].address)
+                targets.append(RouteTarget(key, 0, given))
+            r.routes.set("default", "echo", tuple(targets))
+            assert (await r.get(headers=f"Knative-Serving-Tag: {tag}\r\n")).body == body.encode()
+            (seen,) = (seen for replica in replicas for seen in replica.seen)
+            assert seen.headers["knative-serving-tag"] == tag, "the function is told what was asked for"
+            by_name = await r.get("/default/old-echo/", headers="Knative-Serving-Tag: next\r\n")
+            assert by_name.body == b"three", "the tag's own address says more than a header"
+
+    check()
+
+
 @pytest.mark.parametrize(
     ("request_line", "headers", "status", "says"),
     [

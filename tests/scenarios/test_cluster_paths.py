@@ -45,6 +45,10 @@ def test_the_local_overlay_is_the_base_of_all_overlays_and_runs(stack: RunningPl
     assert stack.relight("diff", "-k", str(ROOT / "manifests/overlays/local")).stdout == ""
 
 
+MEASURED_BY_RETRIEVE = {"relight_index_recall"}
+"""Exported once there was something to measure; its own test is among those of the function."""
+
+
 def test_every_metric_that_is_watched_or_shown_is_one_that_a_function_has(stack: RunningPlatform) -> None:
     stack.relight("apply", "-f", str(ROOT / "manifests/base/split.yaml"), "--wait")
     text = get(f"{stack.functions}/default/split/metrics").data.decode()
@@ -56,6 +60,7 @@ def test_every_metric_that_is_watched_or_shown_is_one_that_a_function_has(stack:
     rules = yaml.safe_load((folder / "alerts.yaml").read_text())["spec"]["groups"]
     shown += [rule["expr"] for group in rules for rule in group["rules"]]
     named = {name for expression in shown for name in re.findall(r"\brelight_[a-z_]+", expression)}
+    named -= MEASURED_BY_RETRIEVE
     named |= set(re.findall(r"\brelight_[a-z_]+(?=\{)", (ROOT / "platform/relight/cluster/samples.py").read_text()))
     assert len(named) >= 5
     assert named - there == set()

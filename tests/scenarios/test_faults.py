@@ -192,7 +192,11 @@ def test_missing_weights_are_named(stack: RunningPlatform, tmp_path: Path) -> No
 
 
 def test_corrupt_weights_are_never_loaded(stack: RunningPlatform, tmp_path: Path, encoder: Path) -> None:
-    (encoder / "note.txt").write_text("content that no cache has yet\n")
+    # Weights that no cache has yet: those of another model would be taken from there, whatever the repository has.
+    own = bytearray((encoder / "model.onnx").read_bytes())
+    own[len(own) // 2] ^= 2
+    (encoder / "model.onnx").unlink()
+    (encoder / "model.onnx").write_bytes(own)
     stack.relight("model", "push", str(encoder), "spoiled")
     weights = stack.home / "models" / "spoiled" / "1" / "model.onnx"
     content = bytearray(weights.read_bytes())

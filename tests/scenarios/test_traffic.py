@@ -99,6 +99,14 @@ def test_split_tags_and_rollback(stack: RunningPlatform, tmp_path: Path) -> None
     assert asked(preview, 10) == {"two": 10}
     assert http.request("POST", old["url"], json={}).status == 404
 
+    # By its header, once the cluster's flag is on: the same URL for both versions.
+    by_header = {"Knative-Serving-Tag": "next"}
+    assert http.request("POST", url, json={}, headers=by_header).json()["version"] == "one"
+    flag = {"data": {"tag-header-based-routing": "enabled"}}
+    kubectl(stack, "patch", "cm", "config-features", "-n", "knative-serving", "--type=merge", "-p", json.dumps(flag))
+    assert http.request("POST", url, json={}, headers=by_header).json()["version"] == "two"
+    assert http.request("POST", url, json={}, headers={"Knative-Serving-Tag": "no"}).json()["version"] == "one"
+
     # What is deployed now takes no traffic but through its tag, and old code is still what the old revision runs.
     folder = versioned(tmp_path, "halves", "three")
     change = {"spec": {"template": {"metadata": {"annotations": {"x/change": "3"}}}}}

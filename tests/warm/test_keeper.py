@@ -309,7 +309,7 @@ def test_the_dearest_idle_functions_come_first() -> None:
     }
     rows = cost_rows(functions, WarmSettings(), by_tenant=False)
     assert [(row.name, row.on) for row in rows] == [("a/dear", "GPU"), ("a/cheap", "CPU"), ("b/cold", "GPU")]
-    # Of 990 idle seconds of one that is always on 890 were saved, at an eighth of 0.0008 each; of the dear one none.
+    # Of 990 idle seconds of one that is always on, 890 were saved, at an eighth of 0.0008 each; none of the dear one.
     assert [round(row.saved_money, 4) for row in rows] == [0.0, 0.089, 0.196]
     (a, b) = cost_rows(functions, WarmSettings(), by_tenant=True)
     assert (a.name, a.on, a.idle, b.name, b.starts) == ("a", "CPU+GPU", 1100.0, "b", 5)

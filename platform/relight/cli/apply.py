@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from relight.cli import exits
 from relight.cli.kube import connect
-from relight.cli.manifests import Filename, Image, Kustomize, read
-from relight.cli.output import Format, note, print_json, waiting
+from relight.cli.manifests import Filename, Image, Kustomize, explain, read
+from relight.cli.output import Format, print_json, waiting
 from relight.cli.target import Context, Kubeconfig, Namespace
 
 
@@ -34,19 +33,13 @@ def command(
     relight apply -f service.yaml -f trigger.yaml
     """
     from relight.cluster.apply import Applied, apply_documents
-    from relight.cluster.checks import features_of
     from relight.cluster.waiting import SERVING, wait_ready
 
     documents = read(filename, kustomize, image)
 
     def tell(applied: Applied) -> None:
         if applied.error is not None:
-            print(f"error: {applied.document.place}: {applied.document.name}: {applied.error.message}", file=sys.stderr)
-            if "must not set" in applied.error.message:  # as Knative's webhook says it
-                flags = ", ".join(sorted(features_of(applied.document.value)))
-                note(
-                    f"hint: ConfigMap config-features in knative-serving has to enable {flags} (see manifests/knative)"
-                )
+            explain(applied.document, applied.error)
         elif output != "json":
             print(f"{applied.document.name} {applied.verb}", flush=True)
 

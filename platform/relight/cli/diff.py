@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from relight.cli import exits
 from relight.cli.kube import connect
-from relight.cli.manifests import Filename, Image, Kustomize, read
+from relight.cli.manifests import Filename, Image, Kustomize, explain, read
 from relight.cli.target import Context, Kubeconfig, Namespace
 
 
@@ -19,6 +19,7 @@ def command(
     """Show what apply would change, as the cluster itself says it.
 
     Exits with 0 where nothing would change, and with 1 where something would.
+    A document that would be refused is named, and gives another exit code.
 
     \b
     relight diff -k manifests/overlays/prod
@@ -26,9 +27,13 @@ def command(
     from relight.cluster.diff import differences
 
     documents = read(filename, kustomize, image)
-    found = False
+    code = exits.OK
     with connect(kubeconfig, context, namespace) as link:
-        for _, text in differences(link.kube, documents, link.namespace):
-            found = True
-            print(text, end="", flush=True)
-    return exits.FAILED if found else exits.OK
+        for one in differences(link.kube, documents, link.namespace):
+            if one.error is not None:
+                explain(one.document, one.error)
+                code = exits.exit_code(one.error)
+            else:
+                print(one.text, end="", flush=True)
+                code = code or exits.FAILED
+    return code

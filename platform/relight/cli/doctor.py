@@ -15,37 +15,74 @@ from typing import Annotated
 import typer
 
 from relight.backends.machine import Finding, State, findings
+from relight.base.errors import BadInput
 from relight.base.settings import Settings
 from relight.base.units import format_bytes
+from relight.cli import exits
+from relight.cli.examining import examine
+from relight.cli.kube import connect
+from relight.cli.manifests import Filename, Image, Kustomize, read
 from relight.cli.output import Format, print_json, print_table
 from relight.cli.state import find_platform
+from relight.cli.target import Context, Kubeconfig, Namespace
 
 _UNVERIFIED = (
     ("CUDA", "ONNX Runtime's and PyTorch's code for GPUs is there; relight's own tests run without a GPU"),
     ("TensorRT", "plans and their building were written against the published interface, and never run"),
     ("MIG", "slices are asked for by manifests; that a pod gets one is not seen from here"),
-    ("images", "no container image is built by relight's tests; func and the registry are not asked"),
+    ("images", "no container image is built by relight's tests; relight doctor --inside has a cluster pull one"),
 )
 """What the project's own tests do not reach. docs/limits.md says more of each."""
 _PROGRAMS = ("kubectl", "kn", "func", "git")
 
 
 def command(
+    cluster: Annotated[bool, typer.Option("--cluster", help="Check the cluster, not this machine.")] = False,
+    filename: Filename = None,
+    kustomize: Kustomize = None,
+    image: Image = None,
+    inside: Annotated[
+        bool, typer.Option("--inside", help="Also from a pod: pull the image, read the model repository.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=1, help="For --inside, per image.")] = 120.0,
     output: Annotated[Format, typer.Option("-o", "--output", help="How to print.")] = "table",
-) -> None:
-    """Show what this machine has, lacks, and what could not be verified.
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> int:
+    """Show what this machine, or a cluster, has and lacks.
 
-    Looks and changes nothing. Exits with 0 whatever it finds.
+    Of this machine: what could not be verified, too; it exits with 0 whatever
+    it finds.
+
+    With --cluster, or an option that says which: Knative's versions and flags,
+    GPUs and their MIG layout, images, brokers, the model repository; with how
+    to mend what is missing, and 1 as exit code. Checked is what -f and -k are
+    to apply, else what relight has deployed in the namespace. --inside starts a
+    Job for each image, which is deleted again; nothing else is changed.
+
+    \b
+    relight doctor
+    relight doctor -k manifests/overlays/gpu --image relight=REGISTRY/relight:1
+    relight doctor --cluster --inside
     """
+    if cluster or filename or kustomize or inside or namespace or kubeconfig or context:
+        if image and not (filename or kustomize):
+            raise BadInput("--image renames images of what -f and -k name")
+        documents = read(filename, kustomize, image) if filename or kustomize else None
+        with connect(kubeconfig, context, namespace) as link:
+            return examine(link, documents, inside=timeout if inside else None, output=output)
     settings = Settings.from_environ()
     found = [*_python(), *_extras(), *findings(), *_programs(), *_places(settings), *_ports(settings), *_unverified()]
     if output == "json":
         print_json([vars(finding) for finding in found])
-        return
+        return exits.OK
     print_table(
         ("topic", "what", "state", "detail"),
         [(finding.topic, finding.name, _said(finding.state), finding.detail) for finding in found],
+        wrap=True,
     )
+    return exits.OK
 
 
 def _said(state: State) -> str:

@@ -40,7 +40,7 @@ COMMANDS = (
     Command("down", "relight.cli.down", "Stop local mode.", _MACHINE),
     Command("status", "relight.cli.status", "Show what runs, and where.", _MACHINE),
     Command("demo", "relight.cli.demo", "Run the retrieval demo, from zero to answers.", _MACHINE),
-    Command("doctor", "relight.cli.doctor", "Show what this machine has, and what is not verified.", _MACHINE),
+    Command("doctor", "relight.cli.doctor", "Show what this machine, or a cluster, has and lacks.", _MACHINE),
     Command("version", "relight.cli.version", "Show the version of relight.", _MACHINE),
     Command("new", "relight.cli.new", "Write the folder of a new function.", _FUNCTIONS),
     Command("deploy", "relight.cli.deploy", "Deploy a function's folder and wait until it is ready.", _FUNCTIONS),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from relight.base.errors import BadInput
+from relight.base.errors import BadInput, RelightError
+from relight.cli.output import note
 
 if TYPE_CHECKING:
     from relight.cluster.documents import Document
@@ -55,3 +56,13 @@ def read(
             raise BadInput(f"{folder}: no kustomization.yaml in this folder; -f takes files and plain folders")
     images = parse_images(image or ())
     return rename_images(read_documents(paths, sys.stdin.read() if "-" in paths else None), images)
+
+
+def explain(document: Document, error: RelightError) -> None:
+    """Say why a document was refused, and what helps where that is known."""
+    print(f"error: {document.place}: {document.name}: {error.message}", file=sys.stderr)
+    if "must not set" in error.message:  # as Knative's webhook says it
+        from relight.cluster.checks import features_of
+
+        flags = ", ".join(sorted(features_of(document.value)))
+        note(f"hint: ConfigMap config-features in knative-serving has to enable {flags} (see manifests/knative)")

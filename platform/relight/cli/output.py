@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -31,12 +33,38 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns as ``kubectl get`` prints them: upper-case heads, three spaces between; no borders, nothing cut off."""
+_NARROWEST = 36
+"""Columns below which sentences are not set beside the others, but under them."""
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wrap: bool = False) -> None:
+    """Columns as ``kubectl get`` prints them: upper-case heads, three spaces between; no borders, nothing cut off.
+
+    ``wrap``: the last column has sentences; on a terminal they are wrapped within it, or under the row where it is
+    narrow.
+    """
     lines = [tuple(column.upper() for column in columns), *(tuple(map(str, row)) for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
-    for line in lines:
-        print("   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    before = sum(widths[:-1]) + 3 * (len(widths) - 1)
+    width = shutil.get_terminal_size().columns
+    wrapped = wrap and sys.stdout.isatty() and before + widths[-1] > width
+    under = wrapped and width - before < _NARROWEST
+    if under:
+        before = widths[0] + 3
+    for at, line in enumerate(lines):
+        head = "".join(f"{cell.ljust(size)}   " for cell, size in zip(line[:-1], widths, strict=False))
+        parts = _wrap(line[-1], width - before) if wrapped else [line[-1]]
+        if under and at > 0:
+            print(head.rstrip())
+            head = " " * before
+        print((head + parts[0]).rstrip())
+        for part in parts[1:]:
+            print(" " * before + part)
+
+
+def _wrap(text: str, room: int) -> list[str]:
+    """Lines of a sentence; words that are longer, such as paths, stay whole."""
+    return textwrap.wrap(text, max(room, 1), break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def note(text: str) -> None:

@@ -98,4 +98,5 @@ def _print_standing(
             )
             for one in found.revisions
         ],
+        wrap=True,
     )

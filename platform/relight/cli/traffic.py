@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from relight.base.errors import BadInput
+from relight.base.errors import BadInput, Deadline, LoadFailed
 from relight.cli import exits
 from relight.cli.kube import Connection, connect
 from relight.cli.output import Format, note, print_json, print_table
@@ -14,6 +14,10 @@ from relight.cli.target import Context, Kubeconfig, Namespace
 
 if TYPE_CHECKING:
     from relight.cluster.samples import Samples
+
+_SERVING = "serving.knative.dev/v1"
+_SETTLING = 10.0
+"""Seconds in which a changed split shows in the Service's status; after that it is printed as it is."""
 
 
 def command(
@@ -74,9 +78,22 @@ def command(
             note(f"{traffic.rollback(link.kube, name, link.namespace)} has everything again")
         if auto:
             code = _drive(link, name, prometheus)
-        service = link.kube.get("serving.knative.dev/v1", "Service", name, link.namespace)
+        changed = canary is not None or promote or rollback or auto
+        service = _settled(link, name) if changed else link.kube.get(_SERVING, "Service", name, link.namespace)
     _print(service, output)
     return code
+
+
+def _settled(link: Connection, name: str) -> dict[str, Any]:
+    """The Service once its status shows what was changed, or as it is after a while."""
+    from relight.cluster.waiting import wait_ready
+
+    service = link.kube.get(_SERVING, "Service", name, link.namespace)
+    try:
+        return wait_ready(link.kube, service, _SETTLING)
+    except (Deadline, LoadFailed) as error:
+        note(f"warning: {error.message}")
+        return link.kube.get(_SERVING, "Service", name, link.namespace)
 
 
 def _drive(link: Connection, name: str, prometheus: str | None) -> int:

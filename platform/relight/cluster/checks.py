@@ -7,43 +7,50 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from relight.base.errors import Forbidden, NotFound, RelightError
 from relight.cluster.documents import Document
-from relight.decide import gpus
+from relight.cluster.gpu_checks import check_gpus
+from relight.cluster.image_checks import check_images
+from relight.cluster.verdicts import Check, revision_spec
 from relight.decide.features import needed
 
 if TYPE_CHECKING:
     from relight.cluster.client import Client
 
-Verdict = Literal["ok", "warning", "failed", "unknown"]
 OLDEST = (1, 16)
 """Knative's oldest version whose Services, flags and Triggers are those that the manifests use."""
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _FEATURES = ("knative-serving", "config-features")
+_EVENTING = "eventing.knative.dev/v1"
 _RELEASE = "app.kubernetes.io/version"
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was looked at. ``mend`` is a command or a sentence; empty where nothing has to be done."""
-
-    name: str
-    verdict: Verdict
-    finding: str
-    mend: str = ""
+_CLASS = "eventing.knative.dev/broker.class"
+_DEFAULT_CLASS = "MTChannelBasedBroker"
+_CONTROLLERS = {
+    _DEFAULT_CLASS: "mt-broker-controller",
+    "Kafka": "kafka-controller",
+    "RabbitMQBroker": "rabbitmq-broker-controller",
+}
+"""Class of a broker → the Deployment in ``knative-eventing`` that looks after brokers of that class."""
+_OPERATORS = {
+    "monitoring.coreos.com": "install the Prometheus operator, or leave out the component `monitoring`",
+    "eventing.knative.dev": "install Knative's RabbitMQ broker",
+    "sources.knative.dev": "install that source from https://knative.dev/docs/eventing/sources/",
+}
+"""Group of a kind → who brings it."""
 
 
 def check(kube: Client, documents: Sequence[Document] = (), namespace: str = "default") -> list[Check]:
-    """All checks of a cluster; with ``documents``, also what these ask for: flags, GPUs, a broker's class."""
+    """All checks of a cluster; with ``documents``, also what these ask for: kinds, flags, GPUs, images, brokers."""
     steps: tuple[tuple[str, Callable[[], Iterator[Check]]], ...] = (
         ("knative-serving", lambda: _knative(kube, "serving.knative.dev/v1", "Service", "knative-serving")),
         ("knative-eventing", lambda: _knative(kube, "eventing.knative.dev/v1", "Trigger", "knative-eventing")),
+        ("kinds", lambda: _kinds(kube, documents)),
         ("features", lambda: _features(kube, documents)),
-        ("gpu", lambda: _gpus(kube, documents)),
-        ("broker", lambda: _brokers(kube, namespace)),
+        ("gpu", lambda: check_gpus(kube, documents)),
+        ("registry", lambda: check_images(kube, documents, namespace)),
+        ("broker", lambda: _brokers(kube, documents, namespace)),
         ("repository", lambda: _repository(kube, documents, namespace)),
     )
     found: list[Check] = []
@@ -59,7 +66,7 @@ def check(kube: Client, documents: Sequence[Document] = (), namespace: str = "de
 
 def features_of(value: Mapping[str, Any]) -> set[str]:
     """The flags of Knative that an object needs; none for anything but a Knative Service."""
-    return {flag for flag, _ in needed(_revision_spec(value))}
+    return {flag for flag, _ in needed(revision_spec(value))}
 
 
 def _knative(kube: Client, api_version: str, kind: str, namespace: str) -> Iterator[Check]:
@@ -92,10 +99,24 @@ def _installed_version(kube: Client, namespace: str) -> str | None:
     return None
 
 
+def _kinds(kube: Client, documents: Sequence[Document]) -> Iterator[Check]:
+    wanted: dict[tuple[str, str], list[str]] = {}
+    for document in documents:
+        key = str(document.value["apiVersion"]), str(document.value["kind"])
+        wanted.setdefault(key, []).append(str(document.value["metadata"]["name"]))
+    missing = [key for key in wanted if not kube.serves(*key)]
+    for api_version, kind in missing:
+        who = ", ".join(wanted[api_version, kind])
+        mend = _OPERATORS.get(api_version.partition("/")[0], "")
+        yield Check("kinds", "failed", f"{kind} ({api_version}) is not known here: {who}", mend)
+    if wanted and not missing:
+        yield Check("kinds", "ok", f"all are known here ({len(wanted)})")
+
+
 def _features(kube: Client, documents: Sequence[Document]) -> Iterator[Check]:
     wanted: dict[str, list[str]] = {}
     for document in documents:
-        for flag, field in needed(_revision_spec(document.value)):
+        for flag, field in needed(revision_spec(document.value)):
             wanted.setdefault(flag, []).append(f"{document.value['metadata']['name']}: {field}")
     namespace, name = _FEATURES
     try:
@@ -108,53 +129,25 @@ def _features(kube: Client, documents: Sequence[Document]) -> Iterator[Check]:
         mend = f"kubectl patch configmap {name} -n {namespace} --type merge -p '{patch}'"
         yield Check("features", "failed", f"{flag} is off, and needed by {', '.join(wanted[flag])}", mend)
     if not missing:
-        yield Check("features", "ok", f"{len(wanted)} flags are needed, and on" if wanted else "none is needed")
+        yield Check("features", "ok", f"all that are needed are on ({len(wanted)})" if wanted else "no flag is needed")
 
 
-def _gpus(kube: Client, documents: Sequence[Document]) -> Iterator[Check]:
-    asked = {
-        found[0]: str(document.value["metadata"]["name"])
-        for document in documents
-        if (found := gpus.wanted(_revision_spec(document.value))) is not None
-    }
-    nodes = kube.list("v1", "Node")["items"]
-    offered = sorted({name for node in nodes for name in (node.get("status") or {}).get("allocatable") or {}})
-    offered = [name for name in offered if "/" in name and gpus.wanted(_asking(name)) is not None]
-    for resource, who in sorted(asked.items()):
-        there = gpus.gpus(nodes, resource)
-        if there:
-            yield Check("gpu", "ok", f"{resource}: {', '.join(f'{gpu.product} on {gpu.node}' for gpu in there)}")
-        elif offered:
-            yield Check(
-                "gpu",
-                "failed",
-                f"{who} asks for {resource}, and the nodes offer {', '.join(offered)}",
-                "ask for one of these in relight.yaml, or change the nodes' MIG layout",
-            )
-        else:
-            yield Check(
-                "gpu",
-                "warning",
-                f"{who} asks for {resource}, and no node offers a GPU now",
-                "install NVIDIA's device plugin on the GPU nodes, unless they are made when they are asked for",
-            )
-    if not asked:
-        yield Check(
-            "gpu", "ok", f"offered: {', '.join(offered)}" if offered else "no node offers one, none is asked for"
-        )
-
-
-def _brokers(kube: Client, namespace: str) -> Iterator[Check]:
-    for broker in kube.list("eventing.knative.dev/v1", "Broker", namespace)["items"]:
+def _brokers(kube: Client, documents: Sequence[Document], namespace: str) -> Iterator[Check]:
+    there = kube.list(_EVENTING, "Broker", namespace)["items"]
+    names = {broker["metadata"]["name"] for broker in there}
+    if not kube.takes_folders():
+        wanted = [one.value for one in documents if one.value["kind"] == "Broker"]
+        yield from _classes(kube, [one for one in wanted if one["metadata"]["name"] not in names])
+    for broker in there:
         meta = broker["metadata"]
-        kind = (meta.get("annotations") or {}).get("eventing.knative.dev/broker.class", "MTChannelBasedBroker")
+        kind = _class(broker)
         conditions = (broker.get("status") or {}).get("conditions") or ()
         ready: Mapping[str, str] = next((one for one in conditions if one.get("type") == "Ready"), {})
         if ready.get("status") != "True":
             said = ready.get("message") or ready.get("reason") or "no controller has taken it up"
             mend = f"relight describe broker {meta['name']}; is the broker class {kind} installed?"
             yield Check("broker", "failed", f"{meta['name']} ({kind}) is not ready: {said}", mend)
-        elif kind == "MTChannelBasedBroker" and not kube.takes_folders():
+        elif kind == _DEFAULT_CLASS and not kube.takes_folders():
             yield Check(
                 "broker",
                 "warning",
@@ -163,6 +156,26 @@ def _brokers(kube: Client, namespace: str) -> Iterator[Check]:
             )
         else:
             yield Check("broker", "ok", f"{meta['name']} ({kind})")
+
+
+def _classes(kube: Client, brokers: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
+    """Whether somebody will look after brokers that are not there yet."""
+    if not brokers:
+        return
+    running = {one["metadata"]["name"] for one in kube.list("apps/v1", "Deployment", "knative-eventing")["items"]}
+    for broker in brokers:
+        name, kind = broker["metadata"]["name"], _class(broker)
+        controller = _CONTROLLERS.get(kind)
+        if controller is None or controller in running:
+            yield Check("broker", "ok", f"{name} is to be of class {kind}")
+        else:
+            finding = f"{name} is to be of class {kind}, and there is no Deployment {controller} in knative-eventing"
+            mend = f"install that class (https://knative.dev/docs/eventing/brokers/broker-types/), or change {_CLASS}"
+            yield Check("broker", "warning", finding, mend)
+
+
+def _class(broker: Mapping[str, Any]) -> str:
+    return str((broker["metadata"].get("annotations") or {}).get(_CLASS, _DEFAULT_CLASS))
 
 
 def _repository(kube: Client, documents: Sequence[Document], namespace: str) -> Iterator[Check]:
@@ -198,21 +211,9 @@ def _credentials(kube: Client, uri: str, namespace: str) -> Check:
 
 def _settings(document: Document, documents: Sequence[Document]) -> Iterator[str | None]:
     """RELIGHT_REPOSITORY as a Service has it: in its env, or in a ConfigMap beside it."""
-    for container in _revision_spec(document.value).get("containers") or ():
+    for container in revision_spec(document.value).get("containers") or ():
         yield from (one.get("value") for one in container.get("env") or () if one.get("name") == "RELIGHT_REPOSITORY")
         names = {(one.get("configMapRef") or {}).get("name") for one in container.get("envFrom") or ()} - {None}
         for other in documents:
             if other.value["kind"] == "ConfigMap" and other.value["metadata"]["name"] in names:
                 yield (other.value.get("data") or {}).get("RELIGHT_REPOSITORY")
-
-
-def _revision_spec(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The pod part of a Knative Service; empty for anything else."""
-    if value["kind"] != "Service" or not str(value["apiVersion"]).startswith("serving.knative.dev/"):
-        return {}
-    found: Mapping[str, Any] = ((value.get("spec") or {}).get("template") or {}).get("spec") or {}
-    return found
-
-
-def _asking(resource: str) -> Mapping[str, Any]:
-    return {"containers": [{"resources": {"limits": {resource: 1}}}]}

@@ -52,6 +52,14 @@ class Client(kube.Kube):
         version = self._get("/version", {}, "application/json")
         return str(version.get("gitVersion", "")).endswith("+relight")
 
+    def serves(self, api_version: str, kind: str) -> bool:
+        """Whether this server knows a kind."""
+        try:
+            self._resource(api_version, kind)
+        except NotFound:
+            return False
+        return True
+
     def resource(self, text: str) -> Resource:
         """The kind that a name means: ``ksvc``, ``services``, ``Trigger``, ``services.serving.knative.dev``.
 

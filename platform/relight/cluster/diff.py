@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from relight.base.errors import NotFound
+from relight.base.errors import NotFound, RelightError
 from relight.cluster.apply import wanted_of
 from relight.cluster.documents import Document, ordered
 
@@ -18,19 +19,35 @@ if TYPE_CHECKING:
 _SERVERS = ("managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink")
 
 
-def differences(kube: Kube, documents: Sequence[Document], namespace: str) -> Iterator[tuple[Document, str]]:
-    """(document, unified diff) of each that would be created or changed; the server's defaults are no difference."""
+@dataclass(frozen=True)
+class Difference:
+    """What applying one document would change, as a unified diff; or why it would be refused."""
+
+    document: Document
+    text: str = ""
+    error: RelightError | None = None
+
+
+def differences(kube: Kube, documents: Sequence[Document], namespace: str) -> Iterator[Difference]:
+    """Each document that would be created, changed or refused; the server's defaults are no difference."""
     for document in ordered(documents):
-        wanted = wanted_of(document.value, namespace, kube.namespace)
-        meta = wanted["metadata"]
         try:
-            before = kube.get(wanted["apiVersion"], wanted["kind"], meta["name"], meta.get("namespace") or namespace)
-        except NotFound:
-            before = None
-        after = kube.apply(wanted, dry_run=True)
-        text = unified(document.name, before, after)
+            text = _difference(kube, document, namespace)
+        except RelightError as error:
+            yield Difference(document, error=error)
+            continue
         if text:
-            yield document, text
+            yield Difference(document, text)
+
+
+def _difference(kube: Kube, document: Document, namespace: str) -> str:
+    wanted = wanted_of(document.value, namespace, kube.namespace)
+    meta = wanted["metadata"]
+    try:
+        before = kube.get(wanted["apiVersion"], wanted["kind"], meta["name"], meta.get("namespace") or namespace)
+    except NotFound:
+        before = None
+    return unified(document.name, before, kube.apply(wanted, dry_run=True))
 
 
 def unified(name: str, before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> str:

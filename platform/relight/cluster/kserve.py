@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relight.base.errors import BadInput, Problem
-from relight.cluster.pods import harden
+from relight.cluster.pods import harden, speaking_grpc, speaking_http
 
 FORMATS = {"onnx": "onnx", "pytorch": "torch", "torch": "torch", "tensorrt": "tensorrt", "triton": "triton"}
 """KServe's model formats that relight's image can serve."""
@@ -117,7 +117,10 @@ class _Conversion:
 
     def _container(self, model: Mapping[str, Any], where: str) -> dict[str, Any]:
         env = {"RELIGHT_FUNCTION": "model", **self._storage(model, where)}
-        if str(model.get("protocolVersion") or "v2") not in ("v2", "grpc-v2"):
+        protocol = str(model.get("protocolVersion") or "v2")
+        if protocol == "grpc-v2":
+            env["RELIGHT_PROTOCOL"] = "grpc"
+        elif protocol != "v2":
             self._leave(
                 f"{where}.protocolVersion", "callers have to speak V2: /v2/models/NAME/infer instead of :predict"
             )
@@ -135,8 +138,7 @@ class _Conversion:
             "name": "user-container",
             "image": self._image,
             "env": [{"name": name, "value": text} for name, text in env.items()] + list(model.get("env") or ()),
-            "readinessProbe": {"httpGet": {"path": "/health/readiness"}},
-            "livenessProbe": {"httpGet": {"path": "/health/liveness"}},
+            **(speaking_grpc() if protocol == "grpc-v2" else speaking_http("/health/liveness", "/health/readiness")),
         }
         if model.get("resources"):
             container["resources"] = model["resources"]

@@ -13,6 +13,23 @@ CREDENTIALS = "relight-credentials"
 """Secret of the namespace with what the model repository asks for; it may be absent."""
 
 
+def speaking_http(liveness: str, readiness: str) -> dict[str, Any]:
+    """How a container is probed that speaks HTTP/1.1; Knative fills in the port."""
+    return {
+        "livenessProbe": {"httpGet": {"path": liveness, "port": 0}},
+        "readinessProbe": {"httpGet": {"path": readiness, "port": 0}},
+    }
+
+
+def speaking_grpc() -> dict[str, Any]:
+    """How a container is probed that speaks gRPC; its one port says so."""
+    return {
+        "ports": [{"name": "h2c", "containerPort": 8080}],
+        "livenessProbe": {"grpc": {"port": 8080, "service": "liveness"}},
+        "readinessProbe": {"grpc": {"port": 8080, "service": "readiness"}},
+    }
+
+
 def harden(spec: dict[str, Any]) -> None:
     """Add the security context, the volumes and the credentials to a revision's spec, in place."""
     (container,) = spec["containers"]

@@ -35,7 +35,7 @@ def _reason(pod: Mapping[str, Any]) -> str | None:
         if reason == "CreateContainerConfigError":
             return f"the container cannot be made: {message or reason}"
         if reason in ("ContainerCreating", "PodInitializing"):
-            return "pulling the image, or waiting for a volume"
+            return message or "pulling the image, or waiting for a volume"
         if reason:
             return f"{name}: {reason}" + (f": {message}" if message else "")
     if any("running" in state for _, state in _states(status)):

@@ -14,7 +14,7 @@ from typing import Any
 
 from relight.base.errors import Problem, Unprocessable
 from relight.cluster.merge import merge
-from relight.cluster.pods import harden
+from relight.cluster.pods import harden, speaking_grpc, speaking_http
 from relight.cluster.project import Project
 from relight.wire.funcyaml import Env, FuncYaml
 
@@ -108,16 +108,9 @@ def build_service(project: Project, options: Options) -> dict[str, Any]:
 
 def _serving(function: FuncYaml, env: Sequence[Mapping[str, str]]) -> dict[str, Any]:
     """How the container is spoken to: where it speaks gRPC, its one port says so and the probes ask in its way."""
-    if {"name": "RELIGHT_PROTOCOL", "value": "grpc"} not in env:
-        return {
-            "livenessProbe": {"httpGet": {"path": function.liveness, "port": 0}},
-            "readinessProbe": {"httpGet": {"path": function.readiness, "port": 0}},
-        }
-    return {
-        "ports": [{"name": "h2c", "containerPort": 8080}],
-        "livenessProbe": {"grpc": {"port": 8080, "service": "liveness"}},
-        "readinessProbe": {"grpc": {"port": 8080, "service": "readiness"}},
-    }
+    if {"name": "RELIGHT_PROTOCOL", "value": "grpc"} in env:
+        return speaking_grpc()
+    return speaking_http(function.liveness, function.readiness)
 
 
 def build_triggers(project: Project, namespace: str, owner: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -175,8 +168,8 @@ def model_of(function: FuncYaml) -> str | None:
 
 
 def _labels(function: FuncYaml) -> dict[str, str]:
-    """The user's, and those by which ``func list`` finds its functions."""
-    return dict(function.labels) | {
+    """The user's, those by which ``func list`` finds its functions, and the one that policies and monitors go by."""
+    return {"app.kubernetes.io/part-of": "relight", **function.labels} | {
         "function.knative.dev": "true",
         "function.knative.dev/name": function.name,
         "function.knative.dev/runtime": function.runtime,

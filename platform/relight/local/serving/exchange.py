@@ -32,7 +32,7 @@ from relight.local.serving.http1 import (
 )
 from relight.local.serving.metrics import CUT, HANGUP
 from relight.local.serving.refusals import Refusal
-from relight.local.serving.routes import Route
+from relight.local.serving.routes import TAG_HEADER, Route
 from relight.local.serving.upstream import UpstreamConnection
 from relight.wire.http import Response
 
@@ -83,6 +83,7 @@ class Exchange(Answering):
     def aim(self, route: Route, by_path: bool) -> None:
         """Whose request this is, and where it goes. Raises Refusal where that is nowhere."""
         self._by_path = by_path
+        self._tag = self.noted.get(TAG_HEADER)
         if self._pick(route).h2c:
             name = f"{route.namespace}/{route.name}"
             raise Refusal(505, "h2c_only", f"{name} speaks HTTP/2 with prior knowledge only: its port is named h2c")

@@ -28,6 +28,7 @@ from relight.local.serving.h2link import Header
 from relight.local.serving.metrics import CUT, HANGUP
 from relight.local.serving.passage import Passage
 from relight.local.serving.refusals import Refusal, answer
+from relight.local.serving.routes import TAG_HEADER
 from relight.wire.http import Response
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class H2Exchange(Passage):
         if found.route is None:
             raise Refusal(404, "not_found", f"no function {found.function[:200]} is deployed here")
         self._target = found.target
+        self._tag = request.noted.get(TAG_HEADER)
         if not self._pick(found.route).h2c:
             self._gate = None
             name = f"{found.route.namespace}/{found.route.name}"

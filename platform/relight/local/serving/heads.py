@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from relight.local.serving.http1 import without
-from relight.local.serving.routes import Route
+from relight.local.serving.routes import TAG_HEADER, Route
 
 FORWARDED = frozenset((b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"))
-PASSED = (b"origin", b"relight-timing")
+PASSED = (b"origin", b"relight-timing", TAG_HEADER)
 """Fields that the router reads and passes on."""
 
 

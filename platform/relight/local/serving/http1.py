@@ -47,6 +47,7 @@ REQUEST_NOTED = HOP_BY_HOP | {
     b"x-forwarded-proto",
     b"x-forwarded-prefix",
     b"relight-timing",
+    b"knative-serving-tag",
 }
 """Fields of a request that the router reads or writes itself; all others pass as they came."""
 

@@ -37,6 +37,7 @@ class Passage:
         "_route",
         "_series",
         "_slot",
+        "_tag",
         "_waiter",
         "arrived",
     )
@@ -46,6 +47,8 @@ class Passage:
         self._context = context
         self._by_path = True
         self._route: Route | None = None
+        self._tag: bytes | None = None
+        """The tag that the request asks for by its header."""
         self._key: RevisionKey | None = None
         self._limits: RevisionLimits | None = None
         self._gate: Gate | None = None
@@ -88,9 +91,10 @@ class Passage:
         """Choose the revision for a route. Raises Refusal where there is none."""
         self._route = route
         try:
-            key = self._key = route.pick(self._context.random01()).revision
+            target = self._context.routes.pick(route, self._tag, self._context.random01())
         except BadInput as error:
             raise Refusal(404, "not_found", f"{route.namespace}/{route.name}: {error.message}") from None
+        key = self._key = target.revision
         gate = self._gate = self._context.gates.get(key)
         if gate is None:
             raise Refusal(503, "not_ready", f"revision {key} is not set up on this machine yet")

@@ -10,11 +10,11 @@ must not reach what listens here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from relight.decide.traffic import pick
+from relight.decide.traffic import pick, tagged
 from relight.local.serving.http1 import split_port
 from relight.local.serving.types import RouteTarget
 
@@ -29,6 +29,10 @@ FUNCTION_DOMAINS = (
 
 LONGEST_NAME = 262
 """Bytes of a host name (253 by RFC 1035), a trailing dot and a port; longer ones are not this machine's."""
+
+
+TAG_HEADER = b"knative-serving-tag"
+"""Names a tag whose revision is meant, where ``config-features`` has ``tag-header-based-routing`` enabled."""
 
 
 class Route:
@@ -64,7 +68,9 @@ class Found(NamedTuple):
 class Routes:
     """The table, changed by the route controller and read by the router, both on the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, by_tag_header: Callable[[], bool] = lambda: False) -> None:
+        self.by_tag_header = by_tag_header
+        """Whether ``Knative-Serving-Tag`` counts now; asked only where a request has it."""
         self._routes: dict[tuple[str, str], Route] = {}
         self._claims: dict[tuple[str, str], dict[str, Route]] = {}
         """By namespace and host name: the functions that go by it, by their names; more than one where a tag's address
@@ -92,6 +98,17 @@ class Routes:
 
     def get(self, namespace: str, name: str) -> Route | None:
         return self._routes.get((namespace, name))
+
+    def pick(self, route: Route, tag: bytes | None, random01: float) -> RouteTarget:
+        """The target for one request; as on Knative, a tag that the route does not have is no tag.
+
+        BadInput where the route has only tags and none of them was asked for.
+        """
+        if tag is not None and self.by_tag_header():
+            found = tagged(route.targets, tag.decode("latin-1"))
+            if found is not None:
+                return found
+        return route.pick(random01)
 
     def __iter__(self) -> Iterator[Route]:
         return iter(list(self._routes.values()))

@@ -9,6 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from relight.base.settings import Settings
 from relight.base.tasks import Tasks
+from relight.local.kube.configs import Configs
 from relight.local.kube.store import ObjectStore
 from relight.local.recording import Recorder
 from relight.local.serving.activator import Gates
@@ -57,7 +58,8 @@ class Serving:
         self.machine = Machine(detect(settings.environ, settings.resources))
         self._launcher = Launcher(settings.environ, settings.home.logs / "pods", backing, self.limiter)
         self.pods.launcher = self._launcher
-        self.routes = Routes()
+        configs = Configs(store)
+        self.routes = Routes(lambda: configs.features().get("tag-header-based-routing") == "enabled")
         self.urls = Urls(base_url)
         self.gates = Gates(self._wake)
         self._trace = DecisionLog(settings.trace_decisions) if settings.trace_decisions else None

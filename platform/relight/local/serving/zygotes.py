@@ -87,8 +87,13 @@ class Zygotes:
         name = f"zygote {','.join(preload)}"
         task = asyncio.get_running_loop().create_task(self._start(preload, present), name=name)
         self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
+        task.add_done_callback(self._started)
         return task
+
+    def _started(self, task: asyncio.Task[Zygote]) -> None:
+        self._starting.discard(task)
+        if _failed(task) and not task.cancelled():
+            log.warning("zygote.failed name=%s error=%s", task.get_name(), task.exception())
 
     async def _start(self, preload: tuple[str, ...], present: asyncio.Task[Zygote] | None) -> Zygote:
         if present is not None:
@@ -98,6 +103,7 @@ class Zygotes:
                 if old.alive and not await asyncio.to_thread(old.is_stale):
                     return old
                 await self._end(old)
+        self._log_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         zygote = Zygote((*COMMON, *preload), log_path=self._log_path)
         self._all.add(zygote)
         await zygote.start()

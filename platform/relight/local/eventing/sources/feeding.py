@@ -213,8 +213,8 @@ class Feeders:
 def still_noted(noted: Sequence[str], confirmed: set[str]) -> list[str]:
     """The marks that stay noted, oldest first: what may come once more.
 
-    That is whatever was not acknowledged, as after a kill: a broker may hand out newer records before it hands out those
-    again. And the last of what was: a broker that ends badly may have forgotten that.
+    That is whatever was not acknowledged, as after a kill: a broker may hand out newer records before those. And the
+    last of what was: a broker that ends badly may have forgotten that.
     """
     old = max(0, sum(mark in confirmed for mark in noted) - RECENT)
     kept = []
