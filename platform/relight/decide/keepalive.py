@@ -37,8 +37,8 @@ SURE = 0.1
 would have: it is made of few idle times, and the best of several."""
 DAYS = 3
 """Days of the week on which idle times must have begun at an hour: the calls of one afternoon are no habit."""
-SLOW = CLASSES - 1
-"""The pace from which on the time of day counts: idle times of half an hour on average."""
+SLEEPS = CLASSES - 1
+"""The pace at which the time of day counts: what is called fast just now is not let go for a habit of the hour."""
 _TRIMS = ((0, 0), (1, 1), (2, 2), (0, 2), (2, 0), (4, 2), (2, 4), (0, 4), (4, 4))
 """Idle times left out as outliers, at the low and the high end."""
 
@@ -208,7 +208,7 @@ def decide(times: IdleTimes, rows: Ints, costs: Costs, hour: Ints | None = None)
 
 
 def _by_hour(made: Plans, times: IdleTimes, rows: Ints, costs: Costs, hour: Ints) -> Plans:
-    """The plans, with those replaced that the time of day and the day of the week make better ones of."""
+    """The plans, with those replaced in place that the time of day and the day of the week make better ones of."""
     same = hours.alike(times.began[rows], hour) & ~np.isnan(times.recent[rows])
     some = np.flatnonzero((same.sum(axis=1) >= FEWEST) & (hours.days_of(times.began[rows], same) >= DAYS))
     if not len(some):
@@ -217,22 +217,18 @@ def _by_hour(made: Plans, times: IdleTimes, rows: Ints, costs: Costs, hour: Ints
     recent = np.where(same[some], times.recent[rows], np.nan)
     # A call that found no replica ended later by its cold start, and the next one comes so much sooner after its end.
     stretch = windows(recent, costs, costs.cold)
-    keep, ready, until = (part[some] for part in (made.keep, made.ready, made.until))
-    before = np.stack([worth(recent, keep[:, c], ready[:, c], until[:, c], costs) for c in range(CLASSES)], axis=1)
-    better = (stretch.gain[:, None] > before + SURE * costs.penalty[:, None]) & np.isfinite(stretch.ready)[:, None]
-    # Calls that come fast just now are no habit of this time of day.
-    better &= np.arange(CLASSES) >= SLOW
-    middle = np.where(np.isfinite(stretch.ready), (stretch.ready + stretch.until) / 2, 0.0)
-    later = hours.days_off(times.week[rows], hour, middle) * hours.DAY_HOURS * hours.HOUR
+    before = worth(recent, made.keep[some, SLEEPS], made.ready[some, SLEEPS], made.until[some, SLEEPS], costs)
+    better = np.flatnonzero((stretch.gain > before + SURE * costs.penalty) & np.isfinite(stretch.ready))
+    if not len(better):
+        return made
+    some, ready, until = some[better], stretch.ready[better], stretch.until[better]
+    days = hours.days_off(times.week[rows[better]], hour[better], (ready + until) / 2)
+    later = days * hours.DAY_HOURS * hours.HOUR
+    made.keep[some, SLEEPS] = 0.0
+    made.ready[some, SLEEPS], made.until[some, SLEEPS] = ready + later, until + later
+    made.gain[some, SLEEPS] = stretch.gain[better]
     by_hour = np.zeros(made.keep.shape, bool)
-    by_hour[some] = better
-    for part, value in (
-        (made.keep, np.zeros_like(later)),
-        (made.ready, stretch.ready + later),
-        (made.until, stretch.until + later),
-        (made.gain, stretch.gain),
-    ):
-        part[some] = np.where(better, value[:, None], part[some])
+    by_hour[some, SLEEPS] = True
     return replace(made, by_hour=by_hour)
 
 
