@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from relight.decide import keepalive
+from relight.decide.hours import WEEK
 from relight.decide.idletimes import BYTES, CLASSES, IdleTimes
 from relight.decide.keepalive import Costs, Prices
 from relight.warm import plotting
@@ -115,14 +116,15 @@ def decisions(functions: int) -> None:
     samples = functions * 40
     rows = draw.integers(functions, size=samples)
     seconds = 10 ** draw.uniform(0, 4.5, samples)
-    times.learn(rows, draw.integers(CLASSES, size=samples), seconds, np.ones(samples), np.ones(samples, bool))
+    hour = draw.integers(WEEK, size=samples)
+    times.learn(rows, draw.integers(CLASSES, size=samples), seconds, np.ones(samples), np.ones(samples, bool), hour)
     costs = Costs(10 ** draw.uniform(-0.5, 2, functions), draw.choice([0.125, 0.25, 0.5, 1.0], functions))
     raw = []
     for _ in range(3):
         began = time.perf_counter()
-        keepalive.decide(times, np.arange(functions), costs)
+        keepalive.decide(times, np.arange(functions), costs, draw.integers(WEEK, size=functions))
         raw.append(time.perf_counter() - began)
-    held = times.counts.nbytes + times.recent.nbytes
+    held = sum(one.nbytes for one in (times.counts, times.recent, times.began, times.week))
     took = " ".join(f"{one:.3f}" for one in raw)
     print(f"\ndecisions for {functions} functions: {took} s; {held / functions:.0f} bytes each ({BYTES} by the layout)")
 

@@ -6,8 +6,10 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from relight.decide.annotations import DOMAIN
@@ -67,11 +69,16 @@ def kube(platform: RunningPlatform) -> Iterator[Kube]:
 OFF = {"relight.dev/warm": None, "relight.dev/warm-rules": None}
 
 
+def latest(kube: Kube) -> str:
+    name: str = kube.get(SERVING, "Service", "bell", "default")["status"]["latestReadyRevisionName"]
+    return name
+
+
 @dataclass
 class Scripted:
     """Traffic as the test makes it."""
 
-    revision: str = "bell-00001"
+    revision: str
     requests: float = 0.0
     present: float = 0.0
     cold: tuple[float, float] = (0.0, 0.0)
@@ -86,12 +93,13 @@ class Rig:
 
     kube: Kube
     mode: str = "on"
-    source: Scripted = field(default_factory=Scripted)
+    source: Scripted = field(init=False)
     pings: list[tuple[str, Event]] = field(default_factory=list)
     now: float = 1_700_000_000.0
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.source = Scripted(latest(self.kube))
         given = {"cold": 10.0, "objects": 0.0, "lease": 1e9, **self.settings}
         settings = WarmSettings(mode=self.mode, **given)  # type: ignore[arg-type]
         self.keeper = Keeper(self.kube, self.source, settings, lambda url, event: self.pings.append((url, event)))
@@ -110,8 +118,11 @@ class Rig:
         for _ in range(times):
             self.call(period)
 
-    def annotations(self, name: str = "bell-00001") -> dict[str, str]:
-        found = self.kube.get(SERVING, "Revision", name, "default")["metadata"].get("annotations") or {}
+    def annotations(self, name: str | None = None) -> dict[str, str]:
+        found = (
+            self.kube.get(SERVING, "Revision", name or self.source.revision, "default")["metadata"].get("annotations")
+            or {}
+        )
         return {
             key.removeprefix(f"{DOMAIN}/"): value
             for key, value in found.items()
@@ -210,6 +221,65 @@ def test_what_was_learned_outlives_a_restart(kube: Kube) -> None:
     assert second.keeper.functions[KEY].ready == pytest.approx(first.keeper.functions[KEY].ready, rel=0.01)
 
 
+def test_a_function_that_is_called_twice_a_day_is_met_both_times(kube: Kube) -> None:
+    rig = Rig(kube, now=1_700_006_400.0 - 60.0)  # a minute before midnight UTC
+    day, other = 5 * 3600.0, 19 * 3600.0
+
+    def pass_time(seconds: float) -> None:
+        """A look each half hour, as hours count that were watched as a whole."""
+        while seconds > 1800.0:
+            rig.step(1800.0)
+            seconds -= 1800.0
+        rig.call(seconds)
+
+    rig.call()
+    for _ in range(5):
+        pass_time(day)
+        pass_time(other)
+    function = rig.keeper.functions[KEY]
+    assert function.ready < day < function.until < day + 60.0
+    assert function.reason.endswith("as at this time of day before")
+    watched = rig.keeper.times.week[function.row]
+    assert np.nansum(watched) in (8, 9, 10, 11)
+    assert (np.nan_to_num(watched) == 0).sum() > 150
+    pass_time(day)
+    assert function.ready < other < function.until < other + 60.0
+    assert rig.keeper.end()
+    functions, times = Shelf(kube, "default").load()
+    assert np.array_equal(times.week[functions[KEY].row], watched, equal_nan=True)
+    again = Rig(kube, now=rig.now)
+    again.source.requests = rig.source.requests
+    again.step()
+    again.call(other - 1.0)
+    assert again.keeper.functions[KEY].ready < day < again.keeper.functions[KEY].until
+
+
+def test_a_new_revision_gets_the_policys_values_and_the_old_one_the_users(
+    kube: Kube, platform: RunningPlatform, tmp_path: Path
+) -> None:
+    rig = Rig(kube, settings={"cold": 60.0})
+    before, old = rig.annotations(), rig.source.revision
+    kube.patch(SERVING, "Service", "bell", {"metadata": {"annotations": {"relight.dev/warm": "pin"}}}, "default")
+    for seconds in (200.0, 260.0, 2.0, 230.0, 3.0, 280.0) * 3:
+        rig.call(seconds)
+    acted = rig.annotations()
+    assert acted["min-scale"] == "1"
+    assert "scale-down-delay" in acted
+    platform.relight("new", "step", "bell", str(tmp_path / "bell"))
+    (tmp_path / "bell" / "function" / "func.py").write_text(MODEL.replace("* 2", "* 3"))
+    platform.relight("deploy", str(tmp_path / "bell"))
+    new = latest(kube)
+    assert new != old
+    assert USER not in rig.annotations(new)
+    kube.patch(SERVING, "Service", "bell", {"metadata": {"annotations": {"relight.dev/warm": "pin"}}}, "default")
+    rig.source.revision = new
+    rig.step()
+    assert rig.annotations(new) == acted
+    assert rig.annotations(old) == before
+    assert rig.keeper.end()
+    assert rig.annotations(new) == before
+
+
 def test_one_of_two_acts_until_its_lease_runs_out(kube: Kube) -> None:
     one, other = (Leadership(kube, "default", name, 15.0) for name in ("one", "other"))
     assert [one.hold(1000.0), other.hold(1001.0), one.hold(1010.0), other.hold(1020.0)] == [True, False, True, False]
@@ -228,7 +298,7 @@ def test_what_one_that_died_has_left_is_taken_back(kube: Kube, platform: Running
     rig.step(61.0)
     assert rig.annotations()["min-scale"] == "1"
     told = platform.relight("warm", "off", "--if-expired")
-    assert "default/bell-00001" in told.stdout, "its clock is not today's: its lease ran out"
+    assert f"default/{rig.source.revision}" in told.stdout, "its clock is not today's: its lease ran out"
     assert rig.annotations() == before
 
 
@@ -247,7 +317,7 @@ def test_what_the_commands_show(kube: Kube, platform: RunningPlatform) -> None:
     assert cost["busy"] + cost["idle"] > 0
 
 
-def test_a_function_takes_the_event_and_runs_nothing(platform: RunningPlatform) -> None:
+def test_a_function_takes_the_event_and_runs_nothing(platform: RunningPlatform, kube: Kube) -> None:
     event = prewarm.event("1", "default/bell", "a test", "2030-01-01T00:00:00Z")
     headers, body = cloudevents.encode_binary(event)
     request = urllib.request.Request(f"{platform.functions}/default/bell", body, dict(headers), method="POST")
@@ -261,7 +331,7 @@ def test_a_function_takes_the_event_and_runs_nothing(platform: RunningPlatform) 
     request = urllib.request.Request(f"{platform.functions}/default/bell", body, dict(headers), method="POST")
     with urllib.request.urlopen(request, timeout=30) as response:
         assert response.status == 204
-    reading = RouterSource(platform.functions, _get).read()["default", "bell-00001"]
+    reading = RouterSource(platform.functions, _get).read()["default", latest(kube)]
     assert reading.requests >= 1
 
 

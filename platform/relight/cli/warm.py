@@ -131,7 +131,7 @@ def simulate(
         str,
         typer.Argument(
             help="A CSV (function,minute,calls), a folder or CSV of the Azure Functions trace, or KIND:SEED to make "
-            "one: timer, diurnal, burst, drift, mixed."
+            "one: timer, diurnal, burst, drift, mixed, calendar."
         ),
     ],
     policies: Annotated[

@@ -6,7 +6,8 @@ idle times, in four classes. Bins grow by a constant factor, for a second matter
 fade with the number of samples, not with time: a new pattern forgets the old one after as many calls as it takes to
 know it, and a function that is called once a day does not forget what it was.
 
-The last idle times are kept as they are too, since bins are too coarse for what comes exactly every six hours.
+The last idle times are kept as they are too, since bins are too coarse for what comes exactly every six hours; and the
+hour of the week in which each began, with the calls of each hour of the week (``hours``).
 
 All is held for many functions at once, in arrays with the function as the first axis: ``BYTES`` a function.
 """
@@ -15,6 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+
+from relight.decide.hours import UNKNOWN, WEEK
 
 Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
@@ -44,7 +47,7 @@ FLEET_FADE = 0.98
 """What is left of all functions' common histogram after one more round of learning."""
 FLEET_SHARE = 5.0
 """Samples of one bin and round that one function brings to the common histogram at most."""
-BYTES = CLASSES * BINS * 2 + RECENT * 4
+BYTES = CLASSES * BINS * 2 + RECENT * (4 + 1) + WEEK * 2
 
 
 def bin_of(seconds: Floats) -> Ints:
@@ -68,6 +71,10 @@ class IdleTimes:
         self.counts = np.zeros((size, CLASSES, BINS), np.float16)
         self.recent = np.full((size, RECENT), np.nan, np.float32)
         """The newest last; NaN where there were fewer."""
+        self.began = np.full((size, RECENT), UNKNOWN, np.uint8)
+        """The hour of the week in which each of ``recent`` began."""
+        self.week = np.full((size, WEEK), np.nan, np.float16)
+        """Calls in each hour of the week; NaN where it was not yet watched."""
         self.fleet: Floats = np.zeros((CLASSES, BINS))
         """Of all functions together: what one of which little is known is taken for."""
 
@@ -79,6 +86,15 @@ class IdleTimes:
         more = IdleTimes(size - len(self))
         self.counts = np.concatenate((self.counts, more.counts))
         self.recent = np.concatenate((self.recent, more.recent))
+        self.began = np.concatenate((self.began, more.began))
+        self.week = np.concatenate((self.week, more.week))
+
+    def forget(self, row: int) -> None:
+        """Make a row one of a function that was never seen."""
+        self.counts[row] = 0
+        self.recent[row] = np.nan
+        self.began[row] = UNKNOWN
+        self.week[row] = np.nan
 
     def pace(self) -> Ints:
         """The present class of each function."""
@@ -88,11 +104,20 @@ class IdleTimes:
         total = np.where(known, last, 0.0).sum(axis=1)
         return pace_of(np.where(n > 0, total / np.maximum(n, 1), np.nan))
 
-    def learn(self, function: Ints, pace: Ints, seconds: Floats, weight: Floats, kept: Bools) -> Ints:
+    def learn(
+        self,
+        function: Ints,
+        pace: Ints,
+        seconds: Floats,
+        weight: Floats,
+        kept: Bools,
+        began: Ints | None = None,
+    ) -> Ints:
         """Put idle times in, each under the pace that it began at; answers the functions that have new ones.
 
         In the order in which they happened, for each function. ``weight``: how many there were of that length.
-        ``kept``: whether it is one of those that the next pace is made of (calls of one burst are not).
+        ``kept``: whether it is one of those that the next pace is made of (calls of one burst are not). ``began``: the
+        hour of the week in which each began, where that is known.
         """
         cell = (function * CLASSES + pace) * BINS + bin_of(seconds)
         active = np.unique(function)
@@ -104,20 +129,22 @@ class IdleTimes:
         counts *= np.exp(-new.sum(axis=-1, keepdims=True) / MEMORY)
         self.counts[active] = np.minimum(counts + new, 60000.0)
         self.fleet = self.fleet * FLEET_FADE + np.minimum(new, FLEET_SHARE).sum(axis=0) / max(len(self), 1)
-        self._keep(function[kept], seconds[kept])
+        hours = np.full(len(function), UNKNOWN) if began is None else began
+        self._keep(function[kept], seconds[kept], hours[kept].astype(np.uint8))
         return active
 
-    def _keep(self, function: Ints, seconds: Floats) -> None:
+    def _keep(self, function: Ints, seconds: Floats, began: Ints) -> None:
         order = np.argsort(function, kind="stable")
-        function, seconds = function[order], seconds[order]
+        function, seconds, began = function[order], seconds[order], began[order]
         names, start, number = np.unique(function, return_index=True, return_counts=True)
         kept = np.minimum(number, RECENT)
         for many in np.unique(kept):
             these = kept == many
             rows = names[these]
             ends = (start + number)[these]
-            fresh = seconds[ends[:, None] - many + np.arange(many)]
-            self.recent[rows] = np.concatenate((self.recent[rows][:, many:], fresh), axis=1)
+            last = ends[:, None] - many + np.arange(many)
+            self.recent[rows] = np.concatenate((self.recent[rows][:, many:], seconds[last]), axis=1)
+            self.began[rows] = np.concatenate((self.began[rows][:, many:], began[last]), axis=1)
 
     def chances(self, rows: Ints) -> Floats:
         """For some functions: how likely each bin is, by pace. ``[functions, CLASSES, BINS]``, each row sums to one.

@@ -13,20 +13,32 @@ Bins are too coarse for timers with long periods. ``windows`` makes plans from t
 from the lowest to the highest of them, with some of the outermost left out, judged by what it would have cost. It is
 taken only where it does better on those idle times than the plan from the histogram, and is worth more. That is the
 representativeness test: what was learned must explain what was last seen.
+
+Where the hour of the week is known in which an idle time begins, the same is done once more with those of the last ones
+that began at this time of day, and a stretch that falls on a day without calls is moved to the next one with some
+(``hours``). It must do better than the plan on those idle times, by what so few of them leave open (``SURE``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relight.decide.idletimes import BINS, CLASSES, EDGES, RECENT, WIDTHS, Floats, IdleTimes, Ints
+from relight.decide import hours
+from relight.decide.idletimes import BINS, CLASSES, EDGES, RECENT, WIDTHS, Bools, Floats, IdleTimes, Ints
 
 MARGIN = 2.0
 """Seconds that a stretch for a timer is longer at both ends: for what a call needs to arrive."""
 FEWEST = 4
 """Idle times inside a stretch that is made of them."""
+SURE = 0.1
+"""Of a cold start's cost, by which a stretch for the time of day must save more per idle time than the plan it replaces
+would have: it is made of few idle times, and the best of several."""
+DAYS = 3
+"""Days of the week on which idle times must have begun at an hour: the calls of one afternoon are no habit."""
+SLEEPS = CLASSES - 1
+"""The pace at which the time of day counts: what is called fast just now is not let go for a habit of the hour."""
 _TRIMS = ((0, 0), (1, 1), (2, 2), (0, 2), (2, 0), (4, 2), (2, 4), (0, 4), (4, 4))
 """Idle times left out as outliers, at the low and the high end."""
 
@@ -83,6 +95,8 @@ class Plans:
     until: Floats
     gain: Floats
     """Money that the plan is expected to save over letting go at once, per idle time."""
+    by_hour: Bools | None = None
+    """Whether it is one for this time of day."""
 
 
 def prior(costs: Costs) -> Plans:
@@ -118,8 +132,11 @@ def plan(chances: Floats, costs: Costs) -> Plans:
     )
 
 
-def windows(recent: Floats, costs: Costs) -> Plans:
-    """The best single stretch for idle times that come alike, from the last ones ``[functions, RECENT]``."""
+def windows(recent: Floats, costs: Costs, early: Floats | float = 0.0) -> Plans:
+    """The best single stretch for idle times that come alike, from the last ones ``[functions, RECENT]``.
+
+    ``early``: seconds by which it begins before the first of them is expected.
+    """
     recent = recent.astype(np.float64)
     n = (~np.isnan(recent)).sum(axis=1)
     ordered = np.sort(recent, axis=1)
@@ -133,7 +150,7 @@ def windows(recent: Floats, costs: Costs) -> Plans:
             inside = n - low - high
             # The next one may be a little outside of those that were seen: by as much as they are apart.
             slack = (last - first) / np.maximum(inside - 1, 1) + MARGIN
-            a, b = np.maximum(first - slack, 0.0), last + slack
+            a, b = np.maximum(first - slack - early, 0.0), last + slack
             hits = ((ordered >= a[:, None]) & (ordered <= b[:, None])).sum(axis=1)
             late = 1.0 - (ordered < a[:, None]).sum(axis=1) / np.maximum(n, 1)
             burnt = np.where(np.isnan(ordered), 0.0, np.clip(ordered, a[:, None], b[:, None]) - a[:, None]).sum(axis=1)
@@ -159,8 +176,11 @@ def worth(recent: Floats, keep: Floats, ready: Floats, until: Floats, costs: Cos
     return found
 
 
-def decide(times: IdleTimes, rows: Ints, costs: Costs) -> Plans:
-    """The plans of some functions, for each pace. ``costs`` are of all functions."""
+def decide(times: IdleTimes, rows: Ints, costs: Costs, hour: Ints | None = None) -> Plans:
+    """The plans of some functions, for each pace. ``costs`` are of all functions.
+
+    ``hour``: in which hour of the week the idle time begins, per row; None: plans for any hour.
+    """
     costs = costs.of(rows)
     found = plan(times.chances(rows), costs)
     recent = times.recent[rows]
@@ -172,14 +192,44 @@ def decide(times: IdleTimes, rows: Ints, costs: Costs) -> Plans:
     keep = np.where(timer, 0.0, found.keep)
     ready = np.where(timer, stretch.ready[:, None], found.ready)
     until = np.where(timer, stretch.until[:, None], found.until)
+    gain = np.where(timer, stretch.gain[:, None], found.gain)
+    made = Plans(keep, ready, until, gain)
+    if hour is not None:
+        made = _by_hour(made, times, rows, costs, hour)
     # A start that would begin before the replica goes is none: it is kept all the way.
-    joined = ready - costs.cold[:, None] <= keep
+    joined = made.ready - costs.cold[:, None] <= made.keep
     return Plans(
-        np.where(joined, until, keep),
-        np.where(joined, np.inf, ready),
-        np.where(joined, np.inf, until),
-        np.where(timer, stretch.gain[:, None], found.gain),
+        np.where(joined, made.until, made.keep),
+        np.where(joined, np.inf, made.ready),
+        np.where(joined, np.inf, made.until),
+        made.gain,
+        made.by_hour,
     )
+
+
+def _by_hour(made: Plans, times: IdleTimes, rows: Ints, costs: Costs, hour: Ints) -> Plans:
+    """The plans, with those replaced in place that the time of day and the day of the week make better ones of."""
+    same = hours.alike(times.began[rows], hour) & ~np.isnan(times.recent[rows])
+    some = np.flatnonzero((same.sum(axis=1) >= FEWEST) & (hours.days_of(times.began[rows], same) >= DAYS))
+    if not len(some):
+        return made
+    rows, hour, costs = rows[some], hour[some], costs.of(some)
+    recent = np.where(same[some], times.recent[rows], np.nan)
+    # A call that found no replica ended later by its cold start, and the next one comes so much sooner after its end.
+    stretch = windows(recent, costs, costs.cold)
+    before = worth(recent, made.keep[some, SLEEPS], made.ready[some, SLEEPS], made.until[some, SLEEPS], costs)
+    better = np.flatnonzero((stretch.gain > before + SURE * costs.penalty) & np.isfinite(stretch.ready))
+    if not len(better):
+        return made
+    some, ready, until = some[better], stretch.ready[better], stretch.until[better]
+    days = hours.days_off(times.week[rows[better]], hour[better], (ready + until) / 2)
+    later = days * hours.DAY_HOURS * hours.HOUR
+    made.keep[some, SLEEPS] = 0.0
+    made.ready[some, SLEEPS], made.until[some, SLEEPS] = ready + later, until + later
+    made.gain[some, SLEEPS] = stretch.gain[better]
+    by_hour = np.zeros(made.keep.shape, bool)
+    by_hour[some, SLEEPS] = True
+    return replace(made, by_hour=by_hour)
 
 
 def _at(values: Floats, index: Ints) -> Floats:

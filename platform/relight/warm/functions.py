@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from relight.decide.hours import WEEK
 from relight.decide.idletimes import BINS, CLASSES, RECENT, IdleTimes
 from relight.decide.placement import PEAKS
 
@@ -69,15 +70,19 @@ class Function:
 
 
 def pack(function: Function, times: IdleTimes) -> str:
-    """As text for a ConfigMap: half a kilobyte, since most of a histogram is empty."""
+    """As text for a ConfigMap: a kilobyte or less, since most of a histogram is empty."""
     counts = zlib.compress(times.counts[function.row].tobytes(), 9)
-    recent = [round(float(one), 2) for one in times.recent[function.row] if not np.isnan(one)]
+    week = zlib.compress(times.week[function.row].tobytes(), 9)
+    known = ~np.isnan(times.recent[function.row])
+    recent = [round(float(one), 2) for one in times.recent[function.row, known]]
     now = {name: getattr(function, name) for name in ("keep", "ready", "until")}
     return json.dumps(
         {
             "format": FORMAT,
             "counts": base64.b64encode(counts).decode(),
             "recent": recent,
+            "began": base64.b64encode(times.began[function.row, known].tobytes()).decode(),
+            "week": base64.b64encode(week).decode(),
             "share": function.share,
             "gpu": function.gpu,
             "cold": round(function.cold, 3),
@@ -95,7 +100,10 @@ def pack(function: Function, times: IdleTimes) -> str:
 
 
 def unpack(text: str, row: int, times: IdleTimes) -> Function | None:
-    """What ``pack`` made, put back; None where it is of another format or broken: it is learned anew."""
+    """What ``pack`` made, put back; None where it is of another format or broken: it is learned anew.
+
+    Hours of the week may be missing: they were not always kept.
+    """
     try:
         found: Mapping[str, Any] = json.loads(text)
         if found["format"] != FORMAT:
@@ -103,6 +111,10 @@ def unpack(text: str, row: int, times: IdleTimes) -> Function | None:
         raw = zlib.decompress(base64.b64decode(found["counts"]))
         counts = np.frombuffer(raw, np.float16).reshape(CLASSES, BINS)
         recent = np.array(found["recent"][-RECENT:], np.float32)
+        began = np.frombuffer(base64.b64decode(found.get("began", "")), np.uint8)[-RECENT:]
+        week = np.full(WEEK, np.nan, np.float16)
+        if "week" in found:
+            week = np.frombuffer(zlib.decompress(base64.b64decode(found["week"])), np.float16).reshape(WEEK)
         bill = {name: value for name, value in found["bill"].items() if name in Bill.__slots__}
         plan = {name: float("inf") if value is None else float(value) for name, value in found["plan"].items()}
         function = Function(
@@ -123,8 +135,10 @@ def unpack(text: str, row: int, times: IdleTimes) -> Function | None:
         )
     except (ValueError, KeyError, TypeError, binascii.Error, zlib.error):
         return None
-    times.counts[row] = counts
-    times.recent[row] = np.nan
+    times.forget(row)
+    times.counts[row], times.week[row] = counts, week
     if len(recent):
         times.recent[row, -len(recent) :] = recent
+    if len(began) == len(recent) > 0:
+        times.began[row, -len(began) :] = began
     return function

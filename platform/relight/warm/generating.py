@@ -1,7 +1,8 @@
 """Traces from a seed, for users without one: the shapes that published traces of serverless platforms show.
 
 Rates over many decades (45 % of functions are called hourly at most), timers with and without jitter, days and
-weekends, bursts with long silence between them, and functions whose pattern changes half-way through the scored part.
+weekends, bursts with long silence between them, a few fixed times of the day, and functions whose pattern changes
+half-way through the scored part.
 """
 
 from __future__ import annotations
@@ -80,6 +81,17 @@ def _diurnal(draw: Draw, minutes: int) -> Counts:
     return _poisson(draw, max(_rate(draw), 0.005) * 4 * height * weekend)
 
 
+def _calendar(draw: Draw, minutes: int) -> Counts:
+    """A few fixed times of the day, on every day or on workdays, give or take some minutes."""
+    times = draw.choice(DAY // 10, draw.integers(2, 6), replace=False) * 10
+    days = np.arange(-(-minutes // DAY))
+    if draw.random() < 0.6:
+        days = days[days % 7 < 5]
+    moved = draw.normal(0.0, draw.choice([0.0, 1.0, 3.0]), (len(days), len(times)))
+    at = days[:, None] * DAY + times + np.round(moved)
+    return np.bincount(np.clip(at.ravel(), 0, minutes - 1).astype(np.int64), minlength=minutes)
+
+
 def _burst(draw: Draw, minutes: int) -> Counts:
     rate = np.zeros(minutes)
     quiet, length = 10 ** draw.uniform(2.2, 3.6), 10 ** draw.uniform(0.5, 2.0)
@@ -107,5 +119,6 @@ _MAKERS: dict[str, Callable[[Draw, int], Counts]] = {
     "burst": _burst,
     "drift": _drift,
     "mixed": _mixed,
+    "calendar": _calendar,
 }
 KINDS = tuple(_MAKERS)

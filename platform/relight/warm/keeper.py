@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from relight.base.errors import NotFound, RelightError
 from relight.decide import keepalive, offpeak
+from relight.decide.hours import HOUR, hour_of, watched
 from relight.decide.idletimes import IdleTimes
 from relight.decide.keepalive import Costs
 from relight.decide.placement import Grant, Wish, place, wanted
@@ -63,12 +65,18 @@ class Keeper:
         self._listed = self._saved = self._minute = float("-inf")
         self._last: float | None = None
         self._starts: dict[int, tuple[float, float]] = {}
+        self._hour: int | None = None
+        """The present hour, since 1970; None until the first look."""
+        self._whole = False
+        """Whether it was watched from its beginning."""
+        self._calls: Counter[int] = Counter()
+        """Of the present hour, by row."""
         self._leading = False
 
     def step(self, now: float) -> bool:
         """One look; whether this one leads. What fails is told and tried again at the next look."""
         if not self._leadership.hold(now):
-            self._leading, self._last = False, None
+            self._leading, self._last, self._hour = False, None, None
             return False
         if not self._leading:
             self.functions, self.times = self._shelf.load()
@@ -78,6 +86,7 @@ class Keeper:
             log.info("warm.leads functions=%d mode=%s", len(self.functions), self._settings.mode)
         if now - self._listed >= self._settings.objects:
             self._list(now)
+        self._turn_hour(now)
         self._observe(self._source.read(), now)
         if now - self._minute >= MINUTE:
             passed = int(min(now - self._minute, 86400.0) // MINUTE) if math.isfinite(self._minute) else 1
@@ -128,14 +137,25 @@ class Keeper:
                 row = max((one.row for one in self.functions.values()), default=-1) + 1
                 if row >= len(self.times):
                     self.times.grow(max(row + 1, 2 * len(self.times)))
-                self.times.counts[row] = 0
-                self.times.recent[row] = np.nan
+                self.times.forget(row)
                 self._starts.pop(row, None)
                 function = self.functions[key] = Function(row, share=deployed.share, gpu=deployed.gpu)
                 found = keepalive.prior(self._costs([function]))
                 function.keep = float(found.keep[0, 0])
                 function.reason = "nothing is known of it: half of the break-even"
             function.share, function.gpu = deployed.share, deployed.gpu
+
+    def _turn_hour(self, now: float) -> None:
+        """Put in the calls of an hour that is over, if all of it was watched."""
+        hour = int(now // HOUR)
+        if hour == self._hour:
+            return
+        followed = self._hour is not None and hour == self._hour + 1
+        if followed and self._whole:
+            calls = np.array([self._calls[row] for row in range(len(self.times))], np.float64)
+            watched(self.times.week, hour_of(now - HOUR), calls)
+        self._hour, self._whole = hour, followed
+        self._calls.clear()
 
     def _observe(self, readings: Mapping[tuple[str, str], Reading], now: float) -> None:
         since = 0.0 if self._last is None else max(0.0, now - self._last)
@@ -153,7 +173,7 @@ class Keeper:
             bill.busy += min(up, since) if function.busy else 0.0
             bill.idle += up - (min(up, since) if function.busy else 0.0)
         if ended:
-            self._learn(ended)
+            self._learn(ended, now)
 
     def _see(self, function: Function, seen: Iterable[Reading], now: float) -> float | None:
         """Take in what was counted of one function; the length of the idle time that ended, if one did."""
@@ -193,19 +213,23 @@ class Keeper:
             function.bill.starts += int(starts - before)
             function.bill.cold += seconds - before_seconds
 
-    def _learn(self, ended: list[tuple[Function, float]]) -> None:
+    def _learn(self, ended: list[tuple[Function, float]], now: float) -> None:
         rows = np.array([function.row for function, _ in ended])
         seconds = np.array([idle for _, idle in ended])
         pace = self.times.pace()[rows]
         ones = np.ones(len(rows))
-        self.times.learn(rows, pace, seconds, ones, ones.astype(bool))
+        self._calls.update(rows.tolist())
+        began = np.array([hour_of(now - idle) for _, idle in ended])
+        self.times.learn(rows, pace, seconds, ones, ones.astype(bool), began)
         active = [function for function, _ in ended]
-        plans = keepalive.decide(self.times, rows, self._costs(self.functions.values()))
+        hour = np.full(len(rows), hour_of(now))
+        plans = keepalive.decide(self.times, rows, self._costs(self.functions.values()), hour)
         for at, (function, now_pace) in enumerate(zip(active, self.times.pace()[rows], strict=True)):
             function.keep = float(plans.keep[at, now_pace])
             function.ready, function.until = float(plans.ready[at, now_pace]), float(plans.until[at, now_pace])
             function.gain = float(plans.gain[at, now_pace])
-            function.reason = _said(function)
+            by_hour = plans.by_hour is not None and bool(plans.by_hour[at, now_pace])
+            function.reason = _said(function) + (", as at this time of day before" if by_hour else "")
 
     def _costs(self, functions: Iterable[Function]) -> Costs:
         """Of all rows; those of nobody cost nothing."""

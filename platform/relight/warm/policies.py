@@ -13,6 +13,7 @@ import numpy as np
 from relight.base.errors import BadInput
 from relight.base.units import parse_duration
 from relight.decide import hybrid, keepalive
+from relight.decide.hours import HOUR, WEEK, watched
 from relight.decide.idletimes import SPAN, Floats, IdleTimes, Ints, pace_of
 from relight.decide.keepalive import Costs, Prices
 from relight.warm.simulating import Entries, Outcome, Plan, oracle, simulate
@@ -53,10 +54,11 @@ def _fixed(seconds: float, entries: Entries, prices: Prices) -> Outcome:
     return simulate(entries, Plan(seconds))
 
 
-def ours(entries: Entries, prices: Prices, *, epoch: float = EPOCH, floor: float = 0.0) -> Plan:
+def ours(entries: Entries, prices: Prices, *, epoch: float = EPOCH, floor: float = 0.0, seasons: bool = True) -> Plan:
     """relight's own: ``decide.keepalive``, with what it learns of each function and of all.
 
     ``epoch``: minutes between two rounds of learning. ``floor``: seconds that a platform keeps replicas anyway.
+    ``seasons``: whether the hour of the week counts; the trace begins on a Monday at 00:00.
     """
     trace = entries.trace
     costs = Costs(trace.cold, trace.share, prices)
@@ -66,15 +68,27 @@ def ours(entries: Entries, prices: Prices, *, epoch: float = EPOCH, floor: float
     current = [plans.keep.copy(), plans.ready.copy(), plans.until.copy()]
     chosen = [np.empty(len(entries)) for _ in current]
     times = IdleTimes(trace.size)
+    known = np.zeros(trace.size, bool)
+    hour = (entries.end // HOUR).astype(np.int64) % WEEK
+    over, calls = 0, np.zeros(trace.size)
     for rows in _epochs(rounds):
         function = entries.function[rows]
-        for made, now in zip(chosen, current, strict=True):
-            made[rows] = now[function, pace[rows]]
-        active = times.learn(*_samples(entries, rows, pace))
-        if len(active):
-            found = keepalive.decide(times, active, costs)
-            for now, new in zip(current, (found.keep, found.ready, found.until), strict=True):
-                now[active] = new
+        now = int(trace.minute[rows[0]] // 60)
+        if seasons and now > over:
+            watched(times.week, over % WEEK, calls)
+            for silent in range(over + 1, now):
+                watched(times.week, silent % WEEK, np.zeros(trace.size))
+            over, calls = now, np.zeros(trace.size)
+        calls += np.bincount(function, minlength=trace.size)
+        here = np.unique(function[known[function]])
+        if len(here):
+            began = np.full(len(here), now % WEEK) if seasons else None
+            found = keepalive.decide(times, here, costs, began)
+            for at, new in zip(current, (found.keep, found.ready, found.until), strict=True):
+                at[here] = new
+        for made, at in zip(chosen, current, strict=True):
+            made[rows] = at[function, pace[rows]]
+        known[times.learn(*_samples(entries, rows, pace, hour))] = True
     chosen[0] = np.maximum(chosen[0], floor)
     return Plan(*chosen)
 
@@ -122,7 +136,9 @@ def _pace(entries: Entries) -> Ints:
     return pace_of(np.where(seen > 0, mean, np.nan))
 
 
-def _samples(entries: Entries, rows: Ints, pace: Ints) -> tuple[Ints, Ints, Floats, Floats, np.ndarray]:
+def _samples(
+    entries: Entries, rows: Ints, pace: Ints, hour: Ints
+) -> tuple[Ints, Ints, Floats, Floats, np.ndarray, Ints]:
     """What an epoch teaches: idle times between entries, at the pace of the one before, and those inside of entries."""
     between = rows[entries.idle[rows] > 0]
     inside = rows[entries.inner[rows] > 0]
@@ -132,4 +148,5 @@ def _samples(entries: Entries, rows: Ints, pace: Ints) -> tuple[Ints, Ints, Floa
         np.concatenate((entries.idle[between], entries.inner[inside])),
         np.concatenate((np.ones(len(between)), entries.calls[inside] - 1.0)),
         np.arange(len(between) + len(inside)) < len(between),
+        np.concatenate((hour[between - 1], hour[inside])),
     )

@@ -15,7 +15,7 @@ from relight.warm.functions import Function, Key, pack, unpack
 log = logging.getLogger("relight.warm")
 
 LABEL = "relight.dev/warm-state"
-EACH = 1000
+EACH = 400
 """Functions in one ConfigMap, which holds a MiB at most."""
 
 
