@@ -203,19 +203,25 @@ def test_tail_shows_what_passes(tmp_path: Path) -> None:
         async with chain(tmp_path) as (machine, _, events):
             tail = await events.start("tail", "--broker", "rec", "--where", "type != 't.other'")
             lines = await events.start("tail", "-o", "json")
-            while len(machine.eventing.dispatcher.taps) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-            await machine.post(Event.of("t.other", "/s", b"x", id="o1"))
-            await machine.post(Event.of("t.a", "/s", {"n": 0}, id="e1", subject="page 7"))
-            assert tail.stdout is not None
-            assert lines.stdout is not None
-            first, second = [(await tail.stdout.readline()).decode() for _ in range(2)]
-            assert "rec t.a e1 /s page 7 (1 trigger)" in first
-            assert "t.b r1" in second
-            ids = [json.loads(await lines.stdout.readline())["event"]["id"] for _ in range(3)]
-            assert ids == ["o1", "e1", "r1"]
-            lines.kill()
-            await lines.wait()
+            try:
+                while len(machine.eventing.dispatcher.taps) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+                await machine.post(Event.of("t.other", "/s", b"x", id="o1"))
+                await machine.post(Event.of("t.a", "/s", {"n": 0}, id="e1", subject="page 7"))
+                assert tail.stdout is not None
+                assert lines.stdout is not None
+                first, second = [(await tail.stdout.readline()).decode() for _ in range(2)]
+                assert "rec t.a e1 /s page 7 (1 trigger)" in first
+                assert "t.b r1" in second
+                ids = [json.loads(await lines.stdout.readline())["event"]["id"] for _ in range(3)]
+                assert ids == ["o1", "e1", "r1"]
+            except BaseException:
+                # The loop cannot be closed while a child of its lives.
+                tail.kill()
+                raise
+            finally:
+                lines.kill()
+                await lines.wait()
         # The broker stopped: the stream ends, and with it the command.
         await tail.communicate()
         await lines.communicate()
