@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.resources
 import os
 import shutil
 import signal
@@ -18,6 +20,8 @@ import pytest
 
 START = 20.0
 """Seconds until a server must answer, on a busy machine."""
+STOP = 1.0
+"""Seconds for a server to write down what it has."""
 REQUIRED = os.environ.get("RELIGHT_TESTS_REQUIRE_SERVERS") == "1"
 """Read when the tests are collected: no test sees the developer's own settings."""
 
@@ -68,16 +72,22 @@ class Server:
 
     def kill(self) -> None:
         """End it at once, with what it has started."""
-        self._end(signal.SIGKILL)
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        # Where the program is a script, what it has started may still be there and answer to the next one's start.
+        deadline = time.monotonic() + START
+        while answers(self.port):
+            assert time.monotonic() < deadline, f"{self.command[0]} does not end"
+            time.sleep(0.02)
 
     def stop(self) -> None:
-        """Ask it to end, and wait."""
-        self._end(signal.SIGTERM)
-
-    def _end(self, how: signal.Signals) -> None:
+        """Ask it to end; where it waits for its clients to go first, end it in a moment."""
         if self.process is not None and self.process.poll() is None:
-            os.killpg(self.process.pid, how)
-            self.process.wait()
+            os.killpg(self.process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP)
+        self.kill()
 
 
 def answers(port: int) -> bool:
@@ -114,8 +124,10 @@ def nats_server(folder: Path, *options: str) -> Server:
 
 def kafka_server(folder: Path) -> Server:
     """A small server that speaks Kafka's protocol. It saves what it has when it is asked to end."""
-    program, port = need("noida-db", "noida-db, from PyPI"), free_port()
-    command = [program, "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", str(folder / "data")]
+    need("noida-db", "noida-db, from PyPI")
+    # The program in the PATH is a script that waits for this one, and ends before it.
+    program, port = importlib.resources.files("noida_db") / "noida-db", free_port()
+    command = [str(program), "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", str(folder / "data")]
     return Server(command, port, folder / "kafka.log", environment={"HOME": str(folder)})
 
 

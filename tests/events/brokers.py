@@ -122,15 +122,17 @@ class RabbitMQ(Broker):
         async with await aio_pika.connect(self.url) as connection:
             channel = await connection.channel()
             exchange = await channel.get_exchange(self.topic)
-            for one in messages:
-                message = aio_pika.Message(
+            made = [
+                aio_pika.Message(
                     one.body,
                     headers=dict(one.headers),
                     content_type=one.content_type,
                     message_id=f"m{next(_numbers)}",
                     delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
                 )
-                await exchange.publish(message, "some.key")
+                for one in messages
+            ]
+            await asyncio.gather(*(exchange.publish(message, "some.key") for message in made))
 
     def address(self) -> str:
         return f"{self.url}%2F?exchange={self.topic}&routing_key=read"
@@ -229,7 +231,9 @@ class JetStream(Broker):
 
     def spec(self, sink: dict[str, Any]) -> dict[str, Any]:
         config = {"storage": "File", "maxAge": "1h", "additionalSubjects": [f"{self.topic}.*"]}
-        return {"stream": {"overrideName": self.topic.upper(), "config": config}}
+        # What was on its way at a kill comes again after this time.
+        reading = {"ackWait": "1s"}
+        return {"stream": {"overrideName": self.topic.upper(), "config": config}, "consumerConfigTemplate": reading}
 
     async def send(self, *messages: Sent) -> None:
         import nats

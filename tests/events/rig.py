@@ -96,8 +96,8 @@ def reply(event: Event, **headers: str) -> web.Response:
 
 
 @asynccontextmanager
-async def broker_program(folder: Path, url: str, *awaited: str) -> AsyncIterator[None]:
-    """``broker_process.py`` beside this file, up, and killed with SIGKILL at the block's end."""
+async def broker_program(folder: Path, url: str, *awaited: str) -> AsyncIterator[str]:
+    """The broker's URL of ``broker_process.py`` beside this file; killed with SIGKILL at the block's end."""
     program = await asyncio.create_subprocess_exec(
         sys.executable,
         str(Path(__file__).with_name("broker_process.py")),
@@ -108,8 +108,7 @@ async def broker_program(folder: Path, url: str, *awaited: str) -> AsyncIterator
     )
     try:
         assert program.stdout is not None
-        await program.stdout.readline()
-        yield
+        yield f"http://127.0.0.1:{int(await program.stdout.readline())}/default/rec"
     finally:
         program.kill()
         await program.wait()

@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
-from events.rig import Machine, Subscriber, reply, run
+from events.rig import Machine, Subscriber, broker_program, reply, run
 
 from relight.base.errors import NoSpace, NotReady, Overloaded, PlatformError
 from relight.local.eventing import log as log_module
@@ -32,15 +32,15 @@ def incoming(id_: str, *triggers: str, data: bytes = b"x") -> Incoming:
 @pytest.mark.parametrize("seed", range(3))
 def test_what_was_acknowledged_survives_kill_9(seed: int, tmp_path: Path) -> None:
     path = tmp_path / "events.db"
-    program = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(HERE / "log_process.py"), str(path)], stdout=subprocess.PIPE, text=True
-    )
-    assert program.stdout is not None
-    acknowledged = [next(program.stdout).strip() for _ in range(random.Random(seed).randrange(1, 400))]
-    program.kill()
-    acknowledged += program.stdout.read().split()
-    program.stdout.close()
-    program.wait()
+    ) as program:
+        try:
+            assert program.stdout is not None
+            acknowledged = [next(program.stdout).strip() for _ in range(random.Random(seed).randrange(1, 400))]
+        finally:
+            program.kill()
+        acknowledged += program.stdout.read().split()
 
     async def story() -> None:
         log = EventLog(path)
@@ -60,20 +60,12 @@ def test_what_was_acknowledged_survives_kill_9(seed: int, tmp_path: Path) -> Non
 def test_a_chain_survives_kill_9_of_the_broker(tmp_path: Path) -> None:
     """Events go a → reply → b. Whatever was accepted before the kill ends at b after the restart."""
 
-    async def start(url: str) -> tuple[asyncio.subprocess.Process, str]:
-        program = await asyncio.create_subprocess_exec(
-            sys.executable, str(HERE / "broker_process.py"), str(tmp_path), url, stdout=asyncio.subprocess.PIPE
-        )
-        assert program.stdout is not None
-        return program, f"http://127.0.0.1:{int(await program.stdout.readline())}/default/rec"
-
     async def story() -> None:
         async with Subscriber().listening() as subscriber, aiohttp.ClientSession() as session:
             subscriber.answers["/a"] = lambda got: reply(Event.of("b", "/a", b"x", id=got.event.id))
-            program, broker = await start(subscriber.url)
             accepted: set[str] = set()
 
-            async def send(number: int) -> None:
+            async def send(broker: str, number: int) -> None:
                 headers = {"ce-specversion": "1.0", "ce-id": str(number), "ce-type": "a", "ce-source": "/s"}
                 try:
                     async with session.post(broker, data=b"x", headers=headers) as response:
@@ -82,19 +74,16 @@ def test_a_chain_survives_kill_9_of_the_broker(tmp_path: Path) -> None:
                 except aiohttp.ClientError:
                     return
 
-            sending = asyncio.gather(*[send(number) for number in range(200)])
-            await subscriber.until(20, "/b")
-            program.kill()
-            await program.wait()
+            async with broker_program(tmp_path, subscriber.url) as broker:
+                sending = asyncio.gather(*[send(broker, number) for number in range(200)])
+                await subscriber.until(20, "/b")
             await sending
-            program, broker = await start(subscriber.url)
-            for number in range(1000, 1010):
-                await send(number)
-            assert len(accepted) > 20
-            while not accepted <= {got.event.id for got in subscriber.at("/b")}:
-                await subscriber.until(len(subscriber.at("/b")) + 1, "/b")
-            program.kill()
-            await program.wait()
+            async with broker_program(tmp_path, subscriber.url) as broker:
+                for number in range(1000, 1010):
+                    await send(broker, number)
+                assert len(accepted) > 20
+                while not accepted <= {got.event.id for got in subscriber.at("/b")}:
+                    await subscriber.until(len(subscriber.at("/b")) + 1, "/b")
 
     run(story())
 

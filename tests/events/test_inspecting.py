@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -123,7 +124,8 @@ def test_ls_dlq_replay_and_discard(tmp_path: Path) -> None:
             assert "p0" not in table
             assert "poison" in table
             newest = await asked(machine, "deliveries", state="dead", trigger="poison", limit="1")
-            assert [one["event"]["id"] for one in newest["deliveries"]] == ["p2"]
+            assert [one["died"] for one in dead] == sorted((one["died"] for one in dead), reverse=True)
+            assert [one["event"]["id"] for one in newest["deliveries"]] == [dead[0]["event"]["id"]]
             assert (await asked(machine, "deliveries", state="dead", trigger="other"))["deliveries"] == []
 
             # Mended: what was given up is delivered again, and only what was asked for.
@@ -176,7 +178,7 @@ def test_trace_tells_every_hop(tmp_path: Path) -> None:
             while machine.eventing.dispatcher.pending > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
             assert "given up at" in await events("trace", "p1")
-            assert "waits since" in await events("trace", "h1")
+            assert re.search(r"held: has waited .*, paused$", await events("trace", "h1"), re.MULTILINE)
             assert "no event and no trace" in await events("trace", "nope", code=4)
 
     run(story())
@@ -203,19 +205,25 @@ def test_tail_shows_what_passes(tmp_path: Path) -> None:
         async with chain(tmp_path) as (machine, _, events):
             tail = await events.start("tail", "--broker", "rec", "--where", "type != 't.other'")
             lines = await events.start("tail", "-o", "json")
-            while len(machine.eventing.dispatcher.taps) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-            await machine.post(Event.of("t.other", "/s", b"x", id="o1"))
-            await machine.post(Event.of("t.a", "/s", {"n": 0}, id="e1", subject="page 7"))
-            assert tail.stdout is not None
-            assert lines.stdout is not None
-            first, second = [(await tail.stdout.readline()).decode() for _ in range(2)]
-            assert "rec t.a e1 /s page 7 (1 trigger)" in first
-            assert "t.b r1" in second
-            ids = [json.loads(await lines.stdout.readline())["event"]["id"] for _ in range(3)]
-            assert ids == ["o1", "e1", "r1"]
-            lines.kill()
-            await lines.wait()
+            try:
+                while len(machine.eventing.dispatcher.taps) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+                await machine.post(Event.of("t.other", "/s", b"x", id="o1"))
+                await machine.post(Event.of("t.a", "/s", {"n": 0}, id="e1", subject="page 7"))
+                assert tail.stdout is not None
+                assert lines.stdout is not None
+                first, second = [(await tail.stdout.readline()).decode() for _ in range(2)]
+                assert "rec t.a e1 /s page 7 (1 trigger)" in first
+                assert "t.b r1" in second
+                ids = [json.loads(await lines.stdout.readline())["event"]["id"] for _ in range(3)]
+                assert ids == ["o1", "e1", "r1"]
+            except BaseException:
+                # The loop cannot be closed while a child of its lives.
+                tail.kill()
+                raise
+            finally:
+                lines.kill()
+                await lines.wait()
         # The broker stopped: the stream ends, and with it the command.
         await tail.communicate()
         await lines.communicate()

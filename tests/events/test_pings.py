@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from events.rig import Machine, Subscriber, run
+from events.rig import Machine, Subscriber, broker_program, run
 
 from relight.local.eventing import pinging
 from relight.local.kube import kinds
@@ -181,18 +179,8 @@ def test_every_second_over_kill_9(tmp_path: Path) -> None:
             store.create(kinds.PING_SOURCE, {"metadata": metadata, "spec": spec})
             store.close()
             for _ in range(3):
-                program = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    str(Path(__file__).with_name("broker_process.py")),
-                    str(tmp_path),
-                    subscriber.url,
-                    stdout=asyncio.subprocess.PIPE,
-                )
-                assert program.stdout is not None
-                await program.stdout.readline()
-                await subscriber.until(len(subscriber.at("/p")) + 1, "/p")
-                program.kill()
-                await program.wait()
+                async with broker_program(tmp_path, subscriber.url):
+                    await subscriber.until(len(subscriber.at("/p")) + 1, "/p")
             # A delivery that the kill cut short is made again, with the same id; the ticks themselves are whole.
             times = {one.event.id: str(one.event.get("time")) for one in subscriber.at("/p")}
             seconds = sorted(datetime.fromisoformat(time).timestamp() for time in times.values())

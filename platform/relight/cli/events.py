@@ -13,6 +13,7 @@ import typer
 from relight.base.errors import BadInput, NotFound, PlatformError, Problem
 from relight.base.ids import new_id
 from relight.cli.calls import pieces, request
+from relight.cli.choosing import DELIVERY, Chosen, choosing
 from relight.cli.inspection import Inspection
 from relight.cli.output import Format, note, print_json
 from relight.cli.target import Context, Kubeconfig, Namespace
@@ -33,101 +34,53 @@ def events() -> None:
     """Send events to a broker, and see what becomes of them."""
 
 
-_Trigger = Annotated[
-    str | None, typer.Option("--trigger", metavar="NAME", help="Only of this Trigger.", show_default=False)
-]
-_Broker = Annotated[
-    str | None,
-    typer.Option(
-        "--broker", metavar="NAME", help="Only of this broker; channels/NAME is a channel.", show_default=False
-    ),
-]
-_Type = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only of this type.", show_default=False)]
-_Id = Annotated[str | None, typer.Option("--id", metavar="ID", help="Only this event.", show_default=False)]
-_Where = Annotated[
-    str | None,
-    typer.Option("--where", metavar="CESQL", help="Only what an expression says yes to.", show_default=False),
-]
-_Reason = Annotated[
-    str | None,
-    typer.Option("--reason", metavar="TEXT", help="Only where the reason holds this text.", show_default=False),
-]
 _Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="At most so many.")]
 _Output = Annotated[Format, typer.Option("-o", "--output", help="How to print.")]
 
 
 @command.command("ls")
-def ls(
-    trigger: _Trigger = None,
-    broker: _Broker = None,
-    type: _Type = None,
-    id: _Id = None,
-    where: _Where = None,
-    reason: _Reason = None,
-    limit: _Limit = 1000,
-    output: _Output = "table",
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-) -> None:
+@choosing(*DELIVERY)
+def ls(chosen: Chosen, limit: _Limit = 1000, output: _Output = "table") -> None:
     """List the deliveries that are still to do, oldest first."""
-    given = _choice(namespace, broker, trigger, type, id, where, reason) | {"limit": str(limit)}
-    _list(Inspection(kubeconfig, context), given | {"state": "pending"}, output, "nothing waits")
+    _list(chosen, "pending", limit, output, "nothing waits")
 
 
 @command.command("dlq")
+@choosing(*DELIVERY)
 def dlq(
-    trigger: _Trigger = None,
-    broker: _Broker = None,
-    type: _Type = None,
-    id: _Id = None,
-    where: _Where = None,
-    reason: _Reason = None,
+    chosen: Chosen,
     limit: _Limit = 1000,
     discard: Annotated[bool, typer.Option("--discard", help="Drop them for good instead of listing them.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="With --discard: all of them, without a filter.")] = False,
     output: _Output = "table",
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """List the dead letters: deliveries that were given up, with the reason, newest first.
 
     Those that a dead-letter sink of yours took are not here.
     """
-    given = _choice(namespace, broker, trigger, type, id, where, reason) | {"limit": str(limit)}
-    inspection = Inspection(kubeconfig, context)
     if not discard:
-        _list(inspection, given | {"state": "dead"}, output, "there are no dead letters")
+        _list(chosen, "dead", limit, output, "there are no dead letters")
         return
-    _need_filter(given, everything, "--discard")
-    answer = inspection.post("discard", given)
+    _need_filter(chosen, everything, "--discard")
+    answer = chosen.inspection.post("discard", chosen.with_(limit=str(limit)))
     print_json(answer) if output == "json" else print(f"{answer['discarded']} dead letters discarded")
 
 
 @command.command("replay")
+@choosing(*DELIVERY)
 def replay(
-    trigger: _Trigger = None,
-    broker: _Broker = None,
-    type: _Type = None,
-    id: _Id = None,
-    where: _Where = None,
-    reason: _Reason = None,
+    chosen: Chosen,
     limit: _Limit = 10_000,
     everything: Annotated[bool, typer.Option("--all", help="All of them, without a filter.")] = False,
     output: _Output = "table",
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
 ) -> None:
     """Deliver dead letters again, to the Triggers that had given them up.
 
     \b
     relight events replay --trigger ocr --where "type = 'page.scanned'"
     """
-    given = _choice(namespace, broker, trigger, type, id, where, reason) | {"limit": str(limit)}
-    _need_filter(given, everything, "replay")
-    answer = Inspection(kubeconfig, context).post("replay", given)
+    _need_filter(chosen, everything, "replay")
+    answer = chosen.inspection.post("replay", chosen.with_(limit=str(limit)))
     if output == "json":
         print_json(answer)
         return
@@ -137,19 +90,10 @@ def replay(
 
 
 @command.command("tail")
-def tail(
-    broker: _Broker = None,
-    type: _Type = None,
-    id: _Id = None,
-    where: _Where = None,
-    output: _Output = "table",
-    namespace: Namespace = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-) -> None:
+@choosing("broker", "type", "id", "where")
+def tail(chosen: Chosen, output: _Output = "table") -> None:
     """Print the events that pass from now on, replies included, until Ctrl-C; -o json prints one per line."""
-    given = _choice(namespace, broker, None, type, id, where, None)
-    with Inspection(kubeconfig, context).lines("tail", given) as rows:
+    with chosen.inspection.lines("tail", chosen.fields) as rows:
         for row in rows:
             print(json.dumps(row, ensure_ascii=False) if output == "json" else passing(row), flush=True)
 
@@ -170,34 +114,14 @@ def trace(
         print(line)
 
 
-def _choice(
-    namespace: str | None,
-    broker: str | None,
-    trigger: str | None,
-    type_: str | None,
-    id_: str | None,
-    where: str | None,
-    reason: str | None,
-) -> dict[str, str | None]:
-    return {
-        "namespace": namespace,
-        "broker": broker,
-        "trigger": trigger,
-        "type": type_,
-        "id": id_,
-        "where": where,
-        "reason": reason,
-    }
-
-
-def _need_filter(given: dict[str, str | None], everything: bool, what: str) -> None:
+def _need_filter(chosen: Chosen, everything: bool, what: str) -> None:
     """What cannot be taken back is not done to everything by an oversight."""
-    if not everything and not any(value for name, value in given.items() if name != "limit"):
+    if not everything and not any(chosen.fields.values()):
         raise BadInput(f"{what} needs a filter, such as --trigger NAME, or --all")
 
 
-def _list(inspection: Inspection, given: dict[str, str | None], output: Format, nothing: str) -> None:
-    rows = inspection.get("deliveries", given)["deliveries"]
+def _list(chosen: Chosen, state: str, limit: int, output: Format, nothing: str) -> None:
+    rows = chosen.inspection.get("deliveries", chosen.with_(limit=str(limit), state=state))["deliveries"]
     if output == "json":
         print_json(rows)
     elif rows:

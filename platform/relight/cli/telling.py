@@ -44,7 +44,7 @@ def print_deliveries(rows: Iterable[Mapping[str, Any]], now: float) -> None:
         reason = str(row["reason"])
         short = reason if len(reason) <= _REASON else reason[: _REASON - 1] + "…"
         cells.append([event["id"], event["type"], row["trigger"], row["attempts"], when, short or "-"])
-    print_table(["event", "type", "trigger", "attempts", "when", "reason"], cells)
+    print_table(["event", "type", "trigger", "attempts", "when", "reason"], cells, wrap=True)
 
 
 def passing(row: Mapping[str, Any]) -> str:
@@ -98,5 +98,8 @@ def _delivery(event: Mapping[str, Any], row: Mapping[str, Any], now: float) -> s
             )
         case "dead":
             return f"{row['trigger']}: given up at {clock(row['at'])}{attempts}: {row['reason']}"
+    waited = span(now - event["received"])
+    if row.get("paused"):
+        return f"{row['trigger']}: has waited {waited}, paused{attempts}"
     due = "now" if row["at"] <= now else f"in {span(row['at'] - now)}"
-    return f"{row['trigger']}: waits since {span(now - event['received'])}, due {due}{attempts}"
+    return f"{row['trigger']}: has waited {waited}, due {due}{attempts}"

@@ -68,19 +68,25 @@ class Client(kube.Kube):
         name, _, group = text.lower().partition(".")
         if not name:
             raise BadInput("expected a kind such as ksvc or trigger")
-        found = [
-            resource
-            for resource in self._resources()
-            if name in resource.names and (not group or group in (resource.group, _joined(resource)))
-        ]
-        if not found:
+        for resources in (self._preferred, self._others):
+            found = [
+                resource
+                for resource in resources()
+                if name in resource.names and (not group or group in (resource.group, _joined(resource)))
+            ]
+            if found:
+                break
+        else:
             raise NotFound(f"{self.server} has no kind {text!r}")
         order = {group: at for at, group in enumerate(_PREFERRED)}
         return min(found, key=lambda resource: order.get(resource.group, len(order)))
 
     def category(self, text: str) -> list[Resource]:
         """The kinds of a category such as ``all`` or ``knative``, by group and name; none where that is no category."""
-        found = [resource for resource in self._resources() if text.lower() in resource.categories]
+        known: dict[tuple[str, str], Resource] = {}
+        for resource in (*self._preferred(), *self._others()):
+            known.setdefault((resource.group, resource.plural), resource)
+        found = [resource for resource in known.values() if text.lower() in resource.categories]
         return sorted(found, key=lambda resource: (resource.group, resource.plural))
 
     def table(
@@ -90,11 +96,22 @@ class Client(kube.Kube):
         path = self._path(resource.api_version, resource.kind, namespace, name, everywhere=namespace is None)
         return self._get(path, {"labelSelector": labels}, _TABLE)
 
-    def _resources(self) -> Iterator[Resource]:
+    def _preferred(self) -> Iterator[Resource]:
+        """Of each group, the kinds in the version that the server prefers."""
         yield from self._of("v1", "/api/v1")
-        for group in self._get("/apis", {}, "application/json").get("groups") or ():
+        for group in self._groups():
             version = group["preferredVersion"]["groupVersion"]
             yield from self._of(version, f"/apis/{version}")
+
+    def _others(self) -> Iterator[Resource]:
+        """The kinds in versions that are not preferred, the best first: some kinds have no other."""
+        for group in self._groups():
+            for version in group["versions"]:
+                if version["groupVersion"] != group["preferredVersion"]["groupVersion"]:
+                    yield from self._of(version["groupVersion"], f"/apis/{version['groupVersion']}")
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return self._get("/apis", {}, "application/json").get("groups") or []
 
     def _of(self, version: str, path: str) -> Iterator[Resource]:
         for entry in self._get(path, {}, "application/json").get("resources") or ():

@@ -116,9 +116,12 @@ class Inspection:
         subscription = self._table.get(entry.trigger)
         return str(subscription) if subscription is not None else entry.name or entry.trigger
 
+    def _paused(self, entry: Entry) -> bool:
+        subscription = self._table.get(entry.trigger)
+        return subscription is not None and subscription.paused
+
     def _told(self, entry: Entry) -> dict[str, Any]:
         stored = entry.stored
-        subscription = self._table.get(entry.trigger)
         told: dict[str, Any] = {
             "seq": entry.seq,
             "namespace": stored.namespace,
@@ -133,7 +136,7 @@ class Inspection:
             "event": _event(stored.event),
         }
         told["died" if entry.dead else "due"] = entry.at
-        if subscription is not None and subscription.paused:
+        if self._paused(entry):
             told["paused"] = True
         return told
 
@@ -166,7 +169,7 @@ class Inspection:
 
     async def _trace(self, wanted: str) -> web.Response:
         hops, entries = await self._log.tree(wanted)
-        roots = tracing.tree(hops, entries, self._name)
+        roots = tracing.tree(hops, entries, self._name, self._paused)
         if not roots:
             raise NotFound(f"no event and no trace {wanted[:200]!r} is in the broker's history")
         return _json({"events": roots})

@@ -102,7 +102,8 @@ class Sender:
         except TimeoutError:
             return Answer(None, reason=f"no answer within {timeout:g} s")
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Answer(None, reason=f"{url} could not be reached: {error}"[:500])
+            why = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+            return Answer(None, reason=f"could not be reached: {why}"[:500])
 
     async def _published(self, uri: str, event: Event, timeout: float) -> Answer:
         """What an endpoint would answer: 202 once the broker has the event."""

@@ -11,7 +11,12 @@ from relight.local.eventing.records import Entry
 Node = dict[str, Any]
 
 
-def tree(hops: Sequence[Hop], open_: Sequence[Entry], name_of: Callable[[Entry], str]) -> list[Node]:
+def tree(
+    hops: Sequence[Hop],
+    open_: Sequence[Entry],
+    name_of: Callable[[Entry], str],
+    paused: Callable[[Entry], bool],
+) -> list[Node]:
     """The chains as nested values, from each first event on; times in seconds since 1970.
 
     An event has ``deliveries``; a delivery that was answered with an event has that event as its ``reply``, which in
@@ -32,7 +37,7 @@ def tree(hops: Sequence[Hop], open_: Sequence[Entry], name_of: Callable[[Entry],
             entry.seq,
             _event(event.id, event.source, event.type, stored.namespace, stored.broker, stored.received, stored.trace),
         )
-        node["deliveries"].append(_open(entry, name_of(entry)))
+        node["deliveries"].append(_open(entry, name_of(entry), paused(entry)))
     roots = []
     for seq in sorted(nodes):
         cause = causes[seq]
@@ -80,8 +85,8 @@ def _done(hop: Hop) -> Node:
     return node
 
 
-def _open(entry: Entry, name: str) -> Node:
-    return {
+def _open(entry: Entry, name: str, paused: bool) -> Node:
+    node = {
         "trigger": name,
         "state": "dead" if entry.dead else "pending",
         "at": entry.at,
@@ -90,6 +95,9 @@ def _open(entry: Entry, name: str) -> Node:
         "reason": entry.reason,
         "tries": tries(entry.tries),
     }
+    if paused:
+        node["paused"] = True
+    return node
 
 
 def tries(lines: str) -> list[Node]:
