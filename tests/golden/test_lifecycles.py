@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from golden.shuffling import recorded, seeded, word
-from golden.watching import Watched, shown, states, watch
+from golden.watching import KINDS, Watched, shown, states, watch
 from kit import make_function
 
 from relight.net.kube import Kube
@@ -142,6 +142,15 @@ def idle(watched: Watched, revision: str) -> None:
     watched.until(at_zero)
 
 
+def failed(kube: Kube, watched: Watched, name: str) -> None:
+    """Until all say that the first revision failed, and each watch has come as far as the objects have."""
+    told = [("Service", name), ("Configuration", name), ("Route", name), ("Revision", f"{name}-00001")]
+    watched.until(lambda rows: all(re.search(r"\bReady=False", " ".join(states(watched.of(*one)))) for one in told))
+    for kind, full in [*told, ("PodAutoscaler", f"{name}-00001")]:
+        status = kube.get(KINDS[kind], kind, full)["status"]
+        watched.until(lambda rows, one=(kind, full), now=status: any(r["status"] == now for r in watched.of(*one)))
+
+
 def test_from_creation_to_ready_to_zero(kube: Kube, watched: Watched, tmp_path: Path) -> None:
     name = word(seeded("ready-then-zero"), "r")
     kube.apply(service("ready-then-zero", name, make_function(tmp_path, name, ECHO)))
@@ -182,13 +191,7 @@ def test_a_function_that_exits_at_once(kube: Kube, watched: Watched, tmp_path: P
     """A cluster said nothing for 40 s. Here the reason is known at once; up to it, all is as it was there."""
     name = word(seeded("exits-at-once"), "x")
     kube.apply(service("exits-at-once", name, make_function(tmp_path, name, "raise SystemExit(3)\n")))
-    watched.until(lambda rows: any("Ready=False" in states([one])[0] for one in watched.of("Service", name)[1:]))
-    watched.until(
-        lambda rows: (
-            "Ready=False" in " ".join(states(watched.of("Route", name)))
-            and "Ready=False" in " ".join(states(watched.of("Configuration", name)))
-        )
-    )
+    failed(kube, watched, name)
     assert_followed(watched, "exits-at-once", name, but=(r"Ready=False", r"ContainerHealthy=False"))
     revision = states(watched.of("Revision", f"{name}-00001"))[-1]
     said = re.search(r"ContainerHealthy=False\(LoadFailed: (Container failed with: .*?)\)", revision)
@@ -201,12 +204,7 @@ def test_a_gpu_that_the_machine_does_not_have(kube: Kube, watched: Watched, tmp_
     """Said at once, in the scheduler's words; then the numbers of this machine, which a cluster does not tell."""
     name = word(seeded("no-gpu-in-cluster"), "g")
     kube.apply(service("no-gpu-in-cluster", name, make_function(tmp_path, name, ECHO)))
-    watched.until(
-        lambda rows: (
-            "Ready=False" in " ".join(states(watched.of("Route", name)))
-            and "Ready=False" in " ".join(states(watched.of("Service", name)))
-        )
-    )
+    failed(kube, watched, name)
     said = " (1 nvidia.com/gpu asked for, 0 on this machine)"
     for one in watched.rows:
         for condition in one["conditions"]:
