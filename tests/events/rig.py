@@ -28,14 +28,17 @@ FAST = {"retry": 3, "backoffPolicy": "linear", "backoffDelay": "PT0.01S"}
 Handler = Callable[["Received"], Awaitable[web.Response] | web.Response]
 
 
-def run(story: Coroutine[Any, Any, None]) -> None:
-    """Run an async story to its end, within the deadline, on the loop that `relight up` uses."""
+def run(
+    story: Coroutine[Any, Any, None],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
+) -> None:
+    """Run an async story to its end, within the deadline, by default on the loop that `relight up` uses."""
 
     async def bounded() -> None:
         async with asyncio.timeout(DEADLINE):
             await story
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(bounded())
 
 

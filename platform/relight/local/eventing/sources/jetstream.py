@@ -247,14 +247,13 @@ class _StreamFeed(Feed):
         self._consumer = await self._stream.pull_subscribe_bind(channel.consumer, channel.stream)
 
     async def read(self) -> Sequence[Record]:
-        from nats.errors import TimeoutError as NothingCame
-
         if self._connection.is_closed:
             raise ConnectionError("NATS closed the connection")
         await self._ask_lag()
         try:
             self._given = await self._consumer.fetch(BATCH, timeout=BLOCK)
-        except NothingCame:
+        except TimeoutError:
+            # Nothing came. The client raises its own error, which is one of these, and at times the bare one.
             return []
         return [self._record(message) for message in self._given]
 
