@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,8 @@ WARM_MARK = "warm-policy"
 
 SWITCH = 0.001
 """Seconds that a thread keeps the interpreter's lock while another wants it."""
+CLOSING = 10.0
+"""Seconds that the loop and its threads have to end once the platform has stopped."""
 
 
 def command(
@@ -89,7 +92,23 @@ def serve(settings: Settings, ready_fd: int | None = None, warm: WarmSettings | 
     # The thread that writes events to disk holds up their senders while it waits for the interpreter's lock: not for
     # the 5 ms that a busy loop may keep it by default.
     sys.setswitchinterval(SWITCH)
-    return uvloop.run(_serve(settings, ready_fd, warm))
+    last: list[threading.Timer] = []
+
+    async def served() -> int:
+        code = await _serve(settings, ready_fd, warm)
+        # All is stopped and written by now, but uvloop was seen to wait for ever in the loop's close after it had been
+        # refused connections (aiokafka's, with the broker gone).
+        timer = threading.Timer(CLOSING, os._exit, (code,))
+        timer.daemon = True
+        timer.start()
+        last.append(timer)
+        return code
+
+    try:
+        return uvloop.run(served())
+    finally:
+        for timer in last:
+            timer.cancel()
 
 
 async def _serve(settings: Settings, ready_fd: int | None, warm: WarmSettings | None) -> int:
