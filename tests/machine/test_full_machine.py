@@ -132,7 +132,7 @@ def test_who_finds_no_room_waits_and_says_for_what(machine: RunningPlatform, tmp
     ready(machine, "holder", "holder-00001")
     second = make_function(tmp_path, "waiter", code("1"))
     (second / "relight.yaml").write_text(GPU_PATCH)
-    waited = machine.relight("deploy", str(second), "--timeout", "2", check=False)
+    waited = machine.relight("deploy", str(second), "--timeout", "6", check=False)
     assert waited.returncode == 6
     assert "waiter: unschedulable since 20" in waited.stderr
     reason = "--for=jsonpath={.status.conditions[?(@.type=='ResourcesAvailable')].reason}=Unschedulable"

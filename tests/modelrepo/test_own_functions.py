@@ -144,8 +144,11 @@ def test_a_function_that_was_not_asked_for_a_while_is_woken_again(own: Own, mode
         own.awake.set()
         for _ in range(3):
             own.told.clear()
-            assert open_door.infer("double") == (200, HERE)
-            assert own.told.wait(20)
+            for _ in range(100):  # while the last question's answer is still being read, none is sent
+                assert open_door.infer("double") == (200, HERE)
+                if own.told.wait(0.2):
+                    break
+            assert own.told.is_set()
     assert {one[0] for one in own.asked} == {"GET"}
 
 
