@@ -76,7 +76,7 @@ def status(
     if output == "json":
         print_json({"leader": leader, "functions": rows})
         return
-    note(f"{leader} acts" if leader else "nobody acts: relight up --warm on, or relight warm run")
+    note(f"{leader} decides" if leader else "nobody decides: relight up --warm on, or relight warm run")
     print_table(
         ("function", "cold start", "plan", "min", "last call"),
         [
@@ -160,11 +160,13 @@ def simulate(
     relight warm simulate calls.csv --policy relight --policy fixed:10m
     """
     from relight.decide.keepalive import Prices
-    from relight.warm import traces
+    from relight.warm import plotting, traces
     from relight.warm.generating import KINDS, generate
     from relight.warm.policies import policy
     from relight.warm.simulating import Entries
 
+    if plot is not None:
+        plotting.check(plot)
     kind, _, seed = trace.partition(":")
     if kind in KINDS and (not seed or seed.isdigit()) and not Path(trace).exists():
         found = generate(kind, functions=100, seed=int(seed or 0))
@@ -186,13 +188,11 @@ def simulate(
         note(f"{found.name}: {found.size} functions, {int(found.calls.sum())} calls, {found.minutes / 1440:.1f} days")
         _print_outcomes(outcomes, idle_price, waiting_price)
     if plot is not None:
-        from relight.warm.plotting import draw
-
         dearer = [Prices(idle_price, waiting_price * factor) for factor in (0.1, 0.3, 1, 3, 10)]
         line = [policy("relight")(entries, one) for one in dearer]
         points = {name: (one.gpu_seconds, one.percentile(75)) for name, one in outcomes.items() if name != "relight"}
         title = f"{found.name}: cold starts against idle time"
-        draw(plot, title, {"relight": [(one.gpu_seconds, one.percentile(75)) for one in line]}, points)
+        plotting.draw(plot, title, {"relight": [(one.gpu_seconds, one.percentile(75)) for one in line]}, points)
         note(f"drawn: {plot}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,16 +13,21 @@ Point = tuple[float, float]
 FORMATS = (".png", ".svg")
 
 
-def draw(path: Path, title: str, curves: Mapping[str, Sequence[Point]], points: Mapping[str, Point]) -> None:
-    """Curves as lines, single policies as points, into a PNG or SVG. BadInput: another ending of the name."""
+def check(path: Path) -> None:
+    """Whether it can be drawn, before minutes are spent on what would be. BadInput: another ending of the name."""
     if path.suffix not in FORMATS:
         raise BadInput(f"{path}: expected a file that ends in {' or '.join(FORMATS)}", param="plot")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise PlatformError("plots need matplotlib: pip install 'relight[plots]'") from None
+    if importlib.util.find_spec("matplotlib") is None:
+        raise PlatformError("plots need matplotlib: pip install 'relight[plots]'")
+
+
+def draw(path: Path, title: str, curves: Mapping[str, Sequence[Point]], points: Mapping[str, Point]) -> None:
+    """Curves as lines, single policies as points, into a PNG or SVG. Raises as ``check`` does."""
+    check(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7.5, 4.8), layout="constrained")
     axes = figure.add_subplot()
     for name, line in curves.items():
