@@ -170,6 +170,8 @@ def simulate(
     kind, _, seed = trace.partition(":")
     if kind in KINDS and (not seed or seed.isdigit()) and not Path(trace).exists():
         found = generate(kind, functions=100, seed=int(seed or 0))
+    elif not Path(trace).exists():
+        raise BadInput(f"{trace}: expected a file or folder, or one of {', '.join(KINDS)} with a seed (timer:1)")
     else:
         found = traces.read(Path(trace))
     if not len(found.function):
