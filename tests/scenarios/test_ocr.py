@@ -79,7 +79,7 @@ def test_pages_become_text(stack: RunningPlatform, tmp_path: Path) -> None:
         stack.relight("deploy", str(EXAMPLE / name))
     stack.relight("apply", "-f", str(EXAMPLE / "flow.yaml"))
     shown = {
-        f"{SEED}/{font}": pages.page(SEED + at, font, lines=3, upside_down=at == 1) for at, font in enumerate(FONTS)
+        f"{SEED}/{font}": pages.page(SEED + at, font, lines=3, upside_down=at % 2 == 1) for at, font in enumerate(FONTS)
     }
     with listening(len(shown)) as (url, found, complete):
         trigger = {

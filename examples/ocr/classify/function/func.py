@@ -11,28 +11,27 @@ from relight import sdk
 from .images import decode, encode, scaled
 
 HEIGHT, WIDTH = 48, 192
-SURE = 0.9
-"""A line counts as standing on its head where the network is so sure of it."""
+PIECES = 16
+"""Of a line at most; what is longer for its height is squeezed."""
 
 
 class Classify(sdk.OnnxModel):
     """``dev.relight.lines.v1`` to ``dev.relight.uprightlines.v1``.
 
-    The page decides as a whole, by most of its lines: the network is wrong about a line now and then.
+    The page decides as a whole: the network is wrong about a part of a line now and then.
     """
 
     reply_type = "dev.relight.uprightlines.v1"
 
     def event_inputs(self, event: sdk.Event) -> dict[str, sdk.Array]:
         # A page without lines still goes its way: one empty row is looked at for nothing.
-        rows = [_row(pixels) for pixels in _lines(event)] or [np.zeros((3, HEIGHT, WIDTH), np.float32)]
-        return {self.inputs[0].name: np.stack(rows)}
+        parts = [_parts(pixels) for pixels in _lines(event)] or [np.zeros((1, 3, HEIGHT, WIDTH), np.float32)]
+        return {self.inputs[0].name: np.concatenate(parts)}
 
     def event_reply(self, event: sdk.Event, outputs: dict[str, sdk.Array]) -> dict[str, Any]:
         data = event.json()
         (likely,) = outputs.values()
-        over = [sure > SURE for _, sure in likely.tolist()][: len(data["lines"])]
-        upside_down = 2 * sum(over) > len(over)
+        upside_down = bool(data["lines"]) and float(likely[:, 1].mean()) > 0.5
         lines = [
             {**line, "image": encode(np.ascontiguousarray(pixels[::-1, ::-1]))}
             for line, pixels in zip(reversed(data["lines"]), reversed(_lines(event)), strict=True)
@@ -47,12 +46,16 @@ def _lines(event: sdk.Event) -> list[sdk.Array]:
     return [decode(line.get("image"), f"lines[{at}].image") for at, line in enumerate(data["lines"])]
 
 
-def _row(pixels: sdk.Array) -> sdk.Array:
-    """The beginning of a line as far as the network looks, the rest empty."""
-    width = min(WIDTH, max(1, round(pixels.shape[1] * HEIGHT / pixels.shape[0])))
-    row = np.zeros((3, HEIGHT, WIDTH), np.float32)
-    row[:, :, :width] = scaled(pixels, width, HEIGHT)
-    return row
+def _parts(pixels: sdk.Array) -> sdk.Array:
+    """A line in pieces as wide as the network looks, side by side; the last one ends in nothing.
+
+    It errs most about a long line that is squeezed into one piece.
+    """
+    width = min(PIECES * WIDTH, max(1, round(pixels.shape[1] * HEIGHT / pixels.shape[0])))
+    count = -(-width // WIDTH)
+    whole = np.zeros((3, HEIGHT, count * WIDTH), np.float32)
+    whole[:, :, :width] = scaled(pixels, width, HEIGHT)
+    return np.ascontiguousarray(whole.reshape(3, HEIGHT, count, WIDTH).transpose(2, 0, 1, 3))
 
 
 def new() -> Classify:

@@ -13,6 +13,8 @@ from .images import decode, scaled
 HEIGHT = 48
 GAP = 32
 """Columns that a batch's width is a multiple of, so that its shapes are few."""
+WIDEST = 100 * HEIGHT
+"""Columns of a line at most; what is longer for its height is squeezed."""
 
 
 class Recognise(sdk.OnnxModel):
@@ -30,7 +32,7 @@ class Recognise(sdk.OnnxModel):
 
     def event_inputs(self, event: sdk.Event) -> dict[str, sdk.Array]:
         lines = _lines(event)
-        widths = [max(1, round(pixels.shape[1] * HEIGHT / pixels.shape[0])) for pixels in lines]
+        widths = [min(WIDEST, max(1, round(pixels.shape[1] * HEIGHT / pixels.shape[0]))) for pixels in lines]
         rows = np.zeros((max(1, len(lines)), 3, HEIGHT, -(-max(widths, default=GAP) // GAP) * GAP), np.float32)
         for row, pixels, width in zip(rows, lines, widths, strict=False):
             row[:, :, :width] = scaled(pixels, width, HEIGHT)
