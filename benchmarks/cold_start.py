@@ -136,7 +136,12 @@ class Ours:
     def put_into(self, state: str, case: Case) -> None:
         entry = self.entry(case)
         if state == "empty" and entry is not None:
-            self.cache.evict(entry.name)
+            # Who saves the optimised graph of a model that was fetched just now holds its entry for a while.
+            until = time.monotonic() + 60
+            while not self.cache.evict(entry.name):
+                if time.monotonic() > until:
+                    raise SystemExit(f"{case.name} stays in use in the node cache")
+                time.sleep(0.1)
         if state == "cold" and entry is not None:
             forget([path for path in entry.rglob("*") if path.is_file()])
 

@@ -33,6 +33,18 @@ def triton() -> ModuleType:
         return pytest.importorskip("tritonclient.http", exc_type=RuntimeError)
 
 
+def test_a_model_that_is_loaded_at_the_start_counts_by_phase(repository: Path, door: Open) -> None:
+    put(repository, "double", 1, scaling(2))
+    with door(RELIGHT_MODEL="double") as open_door:
+        assert open_door.infer("double") == (200, (2.0, "1"))
+        within, phases = open_door.function.within_load, open_door.here.engine.timeline.phases
+    assert within["fetch"] > 0
+    assert within["warmup"] > 0
+    assert phases["fetch"] > within["fetch"]
+    assert phases["warmup"] > within["warmup"]
+    assert phases["load"] > 0
+
+
 def test_models_are_loaded_when_they_are_asked_for(repository: Path, door: Open) -> None:
     put(repository, "double", 1, scaling(2))
     put(repository, "triple", 7, scaling(3))

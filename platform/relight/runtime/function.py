@@ -35,6 +35,8 @@ class Function:
     """Type of the events that are sent in reply; None: the incoming type with ``.response`` behind it."""
     context: FunctionContext
     """Where and as what this function runs. Set before ``load``."""
+    within_load: Mapping[str, float] = {}
+    """Seconds of loading that were other phases, by phase: models of the repository are fetched and warmed up there."""
     _engine: Engine | None = None
     _face: Face | None = None
 

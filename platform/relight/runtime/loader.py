@@ -47,6 +47,7 @@ def load(
     timeline.enter("warmup")
     function.warmup()
     timeline.mark("warmup")
+    timeline.part("load", function.within_load)
     return function
 
 

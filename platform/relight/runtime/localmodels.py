@@ -64,11 +64,10 @@ class LocalModels:
         name, version = key if isinstance(key, tuple) else (key, None)
         return LocalModel(self._there(), name, version)
 
-    def preload(self, names: Iterable[str]) -> None:
-        """Load models now, and wait for that."""
+    def preload(self, names: Iterable[str]) -> Mapping[str, float]:
+        """Load models now, and wait for that; the seconds of it that were not loading, by phase."""
         wanted = list(names)
-        if wanted:
-            self._there().preload(wanted)
+        return self._there().preload(wanted) if wanted else {}
 
     def when_used(self, opened: Callable[[Residents], None]) -> None:
         """Tell of the models' process-wide part once it is there, or now if it is."""

@@ -34,4 +34,4 @@ class ModelServer(Function):
         self.residents = Residents(settings, default)
 
     def load(self) -> None:
-        self.residents.preload(self.preloaded)
+        self.within_load = self.residents.preload(self.preloaded)

@@ -47,13 +47,21 @@ class Residents(Collector):
 
     # For the runtime.
 
-    def preload(self, names: Iterable[str]) -> None:
-        """Load models before anyone asks, and wait for that; ``*`` stands for all. What fails is raised."""
+    def preload(self, names: Iterable[str]) -> dict[str, float]:
+        """Load models before anyone asks, and wait for that; ``*`` stands for all. What fails is raised.
+
+        The seconds of it that were not loading, by phase.
+        """
         wanted = list(names)
         if "*" in wanted:
             wanted = self._source.repository().models()
+        spent = dict.fromkeys(("fetch", "warmup"), 0.0)
         for name in wanted:
-            self._copies.give_back(self.loads.request(name, None, bounded=False).result())
+            copy = self.loads.request(name, None, bounded=False).result()
+            for phase in spent:
+                spent[phase] += copy.phases.get(phase, 0.0)
+            self._copies.give_back(copy)
+        return spent
 
     def watch(self) -> None:
         """Look for changes from now on, where the settings say so. Idempotent."""

@@ -24,7 +24,7 @@ class Step(Function):
 
     def prepare(self, settings: FunctionSettings) -> None:
         self.models = LocalModels(settings)
-        self.models.preload(self.uses_models)
+        self.within_load = self.models.preload(self.uses_models)
 
     def run(self, data: Any, event: Event | None) -> Any:
         """Work on the JSON of a request, or on an event's data; ``event`` is None for plain requests.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 
 class Timeline:
@@ -22,3 +23,10 @@ class Timeline:
         now = time.monotonic()
         self.phases[phase] = self.phases.get(phase, 0.0) + now - self._last
         self._last = now
+
+    def part(self, phase: str, seconds: Mapping[str, float]) -> None:
+        """Seconds of a phase that has ended were those of others; the sum stays."""
+        for other, spent in seconds.items():
+            spent = min(spent, self.phases[phase])
+            self.phases[phase] -= spent
+            self.phases[other] = self.phases.get(other, 0.0) + spent
