@@ -100,7 +100,7 @@ def test_pages_become_text(stack: RunningPlatform, tmp_path: Path) -> None:
             )
             accepted = http.request("POST", f"{stack.broker}/default/ocr", body=body, headers=dict(headers))
             assert accepted.status == 202, accepted.data
-        assert complete.wait(90), f"of {sorted(shown)} came {sorted(found)}"
+        assert complete.wait(180), f"of {sorted(shown)} came {sorted(found)}"
         stack.relight("delete", "trigger", "read")
     wrong = {name: pages.errors("\n".join(page.lines), found[name]["text"]) for name, page in shown.items()}
     characters = sum(len("\n".join(page.lines)) for page in shown.values())
