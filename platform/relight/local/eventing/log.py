@@ -28,7 +28,7 @@ log = logging.getLogger("relight.eventing")
 Result = TypeVar("Result")
 
 GROUP = 256
-"""Operations per commit at most."""
+"""A commit takes in no more once it has so many operations."""
 WAITING = 2048
 """Events that may wait for their commit; more are refused (503)."""
 WAITING_BYTES = 64 * 2**20
@@ -59,7 +59,9 @@ class EventLog:
         self.path = path
         self._limits = limits or Limits()
         self._buried = 0
-        self._operations: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
+        self._operations: queue.SimpleQueue[list[Operation] | None] = queue.SimpleQueue()
+        self._gathered: list[Operation] = []
+        """What came in this turn of the loop: the writer gets it as one, when all that is ready has been taken in."""
         self._waiting = 0
         self._waiting_bytes = 0
         self._thread: threading.Thread | None = None
@@ -79,6 +81,7 @@ class EventLog:
         thread, self._thread = self._thread, None
         if thread is None:
             return
+        self._hand_over()
         self._operations.put(None)
         await asyncio.to_thread(thread.join)
 
@@ -138,7 +141,7 @@ class EventLog:
 
         self._waiting += count
         self._waiting_bytes += size
-        self._operations.put(Operation(lambda database: records.insert_all(database, incoming), told, incoming))
+        self._gather(Operation(lambda database: records.insert_all(database, incoming), told, incoming))
 
     async def settle(
         self, seq: int, trigger: str, reply: Incoming | None = None, *, hop: Hop | None = None, once: bool = False
@@ -334,22 +337,33 @@ class EventLog:
             else:
                 future.set_result(result)
 
-        self._operations.put(Operation(run, told))
+        self._gather(Operation(run, told))
         # A caller that is cancelled does not hold up the commit that is on its way: nobody waits for it any more.
         return await future
+
+    def _gather(self, operation: Operation) -> None:
+        assert self._loop is not None
+        self._gathered.append(operation)
+        if len(self._gathered) == 1:
+            self._loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        if self._gathered:
+            gathered, self._gathered = self._gathered, []
+            self._operations.put(gathered)
 
     def _write(self, database: sqlite3.Connection) -> None:
         """The writer thread: take all that waits, commit it as one, tell the loop; until the None of ``stop``."""
         open_ = True
         while open_:
             group: list[Operation] = []
-            operation = self._operations.get()
-            while operation is not None:
-                group.append(operation)
+            operations = self._operations.get()
+            while operations is not None:
+                group += operations
                 if len(group) >= GROUP:
                     break
                 try:
-                    operation = self._operations.get_nowait()
+                    operations = self._operations.get_nowait()
                 except queue.Empty:
                     break
             else:
