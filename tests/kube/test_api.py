@@ -416,6 +416,7 @@ def test_bad_containers(raw: Any, containers: Any) -> None:
         pytest.param({"filters": "x"}, "cannot unmarshal string into field spec.filters", id="filters-string"),
         pytest.param({"filters": [{"frob": {}}]}, "spec.filters[0]", id="unknown-dialect"),
         pytest.param({"filters": [{"not": {"cesql": "("}}]}, "spec.filters[0].not.cesql", id="nested-cesql"),
+        pytest.param({"filters": [{"cesql": "type ="}]}, "at character 7", id="position-in-cesql"),
         pytest.param({"filters": [None]}, "spec.filters[0]", id="null-filter"),
         pytest.param({"filter": {"attributes": {"type": 1}}}, "spec.filter.attributes.type", id="attribute-number"),
         pytest.param({"subscriber": {"uri": "/relative"}}, "Relative URI", id="relative-uri"),

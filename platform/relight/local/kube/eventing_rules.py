@@ -77,7 +77,8 @@ def _check_filters(filters: list[Any]) -> Iterator[Fault]:
         if isinstance(found, dict) and sum(dialect in found for dialect in _DIALECTS) > 1:
             yield Fault("multiple dialects found, filters can have only one dialect set")
         elif isinstance(found, str):
-            yield invalid(found, problem.path)
+            # Knative names the value and the field; where in an expression the mistake is stands on a line below.
+            yield Fault(f"invalid value: {found}", (problem.path,), problem.message)
         else:
             yield Fault(f"invalid value: {problem.message}", (problem.path,))
 
