@@ -27,6 +27,7 @@ LINES: list[tuple[str, list[str], int, str, str]] = [
     ("an unknown option", ["status", "--verbose"], 2, "--verbose", "relight status --help"),
     ("a missing argument", ["call"], 2, "Missing argument 'name'", "relight call --help"),
     ("a value out of its range", ["down", "--timeout", "-1"], 2, "'--timeout'", "relight down --help"),
+    ("a missing argument of a subcommand", ["events", "send"], 2, "Missing argument", "relight events send --help"),
     ("an unknown subcommand", ["new", "thing"], 2, "thing", "relight new --help"),
     ("no local mode to show", ["status"], 3, "local mode is not running on", "relight up"),
     ("no local mode to stop", ["down"], 3, "local mode is not running on", "relight up"),
