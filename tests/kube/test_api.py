@@ -431,6 +431,28 @@ def test_bad_triggers(raw: Any, spec: dict[str, Any], message: str) -> None:
     assert message in answer.json["message"]
 
 
+def test_a_slip_in_an_annotation_stops_no_trigger(raw: Any) -> None:
+    wrong = {"relight.dev/concurrency": "x", "relight.dev/dedup": "never", "relight.dev/pause": "kept as it is"}
+    told = (
+        "an integer from 1 to 1000 was expected, got 'x': metadata.annotations[relight.dev/concurrency]",
+        "on, off or durable was expected, got 'never': metadata.annotations[relight.dev/dedup]",
+    )
+    obj = trigger()
+    obj["metadata"]["name"] = "annotated"
+    assert raw("POST", TRIGGERS, obj).status == 201
+    patched = raw(
+        "PATCH",
+        f"{TRIGGERS}/annotated",
+        {"metadata": {"annotations": wrong}},
+        Content_Type="application/merge-patch+json",
+    )
+    on_channel = {"metadata": {"name": "s", "annotations": wrong}, "spec": {"subscriber": {"uri": "http://x"}}}
+    created = raw("POST", "/apis/messaging.knative.dev/v1/namespaces/default/subscriptions", on_channel)
+    for answer in (patched, created):
+        assert answer.status == 400
+        assert all(sentence in answer.json["message"] for sentence in told), answer.content
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

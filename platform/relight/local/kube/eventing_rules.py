@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from relight.base.errors import BadInput
+from relight.base.errors import BadInput, Problem
 from relight.base.units import parse_iso_duration
 from relight.decide import filters as dialects
+from relight.decide import triggering
 from relight.decide.schedule import Schedule
 from relight.local.kube.webhooks import Fault, immutable, invalid, missing, needs_one_of
 
@@ -63,6 +64,15 @@ def check_trigger(spec: dict[str, Any]) -> Iterator[Fault]:
         yield Fault(f"invalid value: {problem.message}", (problem.path,))
     yield from check_destination(spec.get("subscriber"), "spec.subscriber")
     yield from check_delivery(spec.get("delivery"), "spec.delivery")
+
+
+def check_annotations(annotations: dict[str, str] | None) -> Iterator[Fault]:
+    """Of a Trigger or a Subscription. Knative lets anything pass; here a Trigger that cannot be built would get no
+    events, so that a slip in an annotation would lose those that are accepted meanwhile."""
+    problems: list[Problem] = []
+    triggering.read(annotations or {}, problems)
+    for problem in problems:
+        yield Fault(f"invalid value: {problem.message}", (problem.path,))
 
 
 def check_trigger_unchanged(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Fault]:
