@@ -38,6 +38,8 @@ LINES: list[tuple[str, list[str], int, str, str]] = [
     ("a manifest that is not there", ["apply", "-f", "gone.yaml"], 4, "gone.yaml: no such file or folder", ""),
     ("an unknown model", ["model", "versions", "gone"], 4, "there is no model 'gone'", "relight model list"),
     ("nothing to push", ["model", "push", "gone", "x"], 4, "gone: no such file or folder", ""),
+    ("functions that are not there", ["up", "--functions", "gone"], 4, "gone: no such folder of functions", ""),
+    ("a home that is no folder", ["up"], 1, "RELIGHT_HOME: /dev/null is no folder that can be written", ""),
     ("a folder with something in it", ["new", "step", "hello", "full"], 5, "full is not empty", ""),
     ("a name that cannot be", ["new", "step", "Hello"], 7, "'Hello': expected lower-case letters", ""),
     ("a manifest that is none", ["apply", "-f", "bad.yaml"], 7, "bad.yaml: expected an object", ""),
@@ -57,6 +59,8 @@ def test_how_a_command_ends(
     (tmp_path / "full" / "mine").write_text("")
     (tmp_path / "bad.yaml").write_text("- 1\n")
     environ = {"RELIGHT_API_PORT": "x"} if "RELIGHT_API_PORT" in says else {}
+    if says.startswith("RELIGHT_HOME"):
+        environ = {"RELIGHT_HOME": "/dev/null"}
     ran = relight(*arguments, **environ)
     assert ran.code == code, ran.err
     lines = ran.err.splitlines()
