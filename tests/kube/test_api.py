@@ -420,6 +420,7 @@ def test_bad_containers(raw: Any, containers: Any) -> None:
         pytest.param({"filters": [None]}, "spec.filters[0]", id="null-filter"),
         pytest.param({"filter": {"attributes": {"type": 1}}}, "spec.filter.attributes.type", id="attribute-number"),
         pytest.param({"subscriber": {"uri": "/relative"}}, "Relative URI", id="relative-uri"),
+        pytest.param({"subscriber": {"uri": "http://[::1/"}}, "spec.subscriber.uri\nInvalid IPv6", id="half-a-host"),
         pytest.param({"subscriber": {"ref": {"name": "x"}}}, "spec.subscriber.ref.kind", id="half-a-reference"),
         pytest.param({"delivery": {"deadLetterSink": {}}}, "spec.delivery.deadLetterSink.ref", id="empty-sink"),
         pytest.param({"delivery": {"timeout": "PT0S"}}, "spec.delivery.timeout", id="no-time"),

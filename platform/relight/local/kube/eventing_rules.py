@@ -116,7 +116,13 @@ def check_destination(destination: dict[str, Any] | None, at: str) -> Iterator[F
         for field in ("name", "kind", "apiVersion"):
             if not reference.get(field):
                 yield missing(f"{at}.ref.{field}")
-    elif not urlsplit(uri).scheme or not urlsplit(uri).netloc:
+        return
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        yield Fault(f"invalid value: {uri}", (f"{at}.uri",), str(error))
+        return
+    if not (parts.scheme and parts.netloc):
         message = "Relative URI is not allowed when Ref and [apiVersion, kind, name] is absent"
         yield Fault(f"invalid value: {message}", (f"{at}.uri",))
 
