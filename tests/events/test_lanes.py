@@ -76,7 +76,7 @@ def test_a_destination_that_is_no_url_has_no_address(tmp_path: Path, uri: str) -
 
 def test_events_wait_for_an_address_that_is_mended(tmp_path: Path) -> None:
     async def story() -> None:
-        async with Machine(tmp_path).up() as machine, Subscriber().listening() as subscriber:
+        async with Machine(tmp_path, token="secret").up() as machine, Subscriber().listening() as subscriber:
             channel: dict[str, Any] = {"metadata": {"namespace": "default", "name": "c"}, "spec": {}}
             machine.store.create(kinds.CHANNEL, channel)
             spec = {
@@ -87,6 +87,10 @@ def test_events_wait_for_an_address_that_is_mended(tmp_path: Path) -> None:
             told = await machine.status(kinds.SUBSCRIPTION, "s")
             assert "is not a URL" in str(told["status"]["conditions"])
             assert await machine.post(Event.of("t", "/s", {}, id="e1"), broker="channels/c") == 202
+            asked = machine.session.get(f"{machine.url}/-/deliveries", headers={"Authorization": "Bearer secret"})
+            async with asked as answer:
+                (waiting,) = (await answer.json())["deliveries"]
+            assert (waiting["attempts"], waiting["reason"]) == (0, "the subscriber has no address yet")
             stored = machine.store.get(kinds.SUBSCRIPTION, "default", "s")
             assert stored is not None
             stored["spec"]["subscriber"]["uri"] = f"{subscriber.url}/f"

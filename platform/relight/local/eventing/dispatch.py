@@ -315,6 +315,11 @@ class Dispatcher:
             self._runs[uid] = self._lane_tasks.spawn(lane.run(), str(subscription))
         return lane
 
+    def is_reachable(self, uid: str) -> bool:
+        """Whether a Trigger's deliveries have somewhere to go: without an address they wait."""
+        subscription = self._table.get(uid)
+        return subscription is None or self._is_reachable(subscription)
+
     def _is_reachable(self, subscription: Subscription) -> bool:
         if not subscription.subscriber:
             return True

@@ -136,6 +136,8 @@ class Inspection:
             "tries": tracing.tries(entry.tries),
             "event": _event(stored.event),
         }
+        if not entry.dead and not entry.reason and not self._dispatcher.is_reachable(entry.trigger):
+            told["reason"] = "the subscriber has no address yet"
         told["died" if entry.dead else "due"] = entry.at
         if self._paused(entry):
             told["paused"] = True
