@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from relight.base import errors
 from relight.cli.exits import NotRunning, exit_code
-from relight.cli.main import COMMANDS
+from relight.cli.main import COMMANDS, _invoke, guard
 from relight.cli.state import process_start
 
 LINES: list[tuple[str, list[str], int, str, str]] = [
@@ -102,6 +104,21 @@ def test_a_fault_of_ours_is_a_sentence_and_a_file(relight: Any, tmp_path: Path) 
     shown = relight("version", PYTHONPATH=str(broken), RELIGHT_DEBUG="1")
     assert shown.code == 1
     assert "Traceback" in shown.err
+
+
+def test_a_second_ctrl_c_on_the_way_out_is_not_heard() -> None:
+    app = typer.Typer()
+
+    @app.command()
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        assert guard(lambda: _invoke(app, [], "relight interrupted")) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_output_that_nobody_reads_is_no_fault(tmp_path: Path) -> None:
