@@ -190,8 +190,10 @@ def _invoke(app: Any, arguments: Sequence[str], name: str) -> int:
         meant = getattr(getattr(error, "ctx", None), "command_path", None) or name
         return _usage(error.format_message(), f"{meant} --help") if error.exit_code == 2 else _failed(error)
     except typer.Abort:
+        return exits.INTERRUPTED
+    if code == exits.INTERRUPTED:
         # What typer makes of Ctrl-C; ``guard`` says how it ends.
-        raise KeyboardInterrupt from None
+        raise KeyboardInterrupt
     return code if isinstance(code, int) else exits.OK
 
 
