@@ -143,6 +143,7 @@ def test_what_cannot_be_made(folder: Path, rows: Path, tmp_path: Path) -> None:
     for number, (source, way, sentence) in enumerate(
         [
             (made, "int8", "it is INT8 already"),
+            (made, "fp16", "INT8 already: make FP16 of the version"),
             (folder, "tensorrt", r"install relight\[tensorrt\]|none is visible"),
         ]
     ):
@@ -313,6 +314,7 @@ REFUSED: dict[str, tuple[Callable[[Path], list[str]], int, str]] = {
     "no way": (lambda rows: [], 2, "expected one of --int8, --int8-static"),
     "two ways": (lambda rows: ["--int8", "--fp16"], 2, "got --int8, --fp16"),
     "no such file": (lambda rows: ["--int8", "--inputs", "nothing.npz"], 4, "no such file"),
+    "no inputs in it": (lambda rows: ["--int8", "--inputs", __file__], 7, "a file of inputs ending in .npz or .json"),
     "no such version": (lambda rows: ["--int8", "--inputs", str(rows), "--version", "9"], 4, "has no version 9"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from relight.base import errors
 from relight.cli.exits import NotRunning, exit_code
-from relight.cli.main import COMMANDS
+from relight.cli.main import COMMANDS, _invoke, guard
 from relight.cli.state import process_start
 
 LINES: list[tuple[str, list[str], int, str, str]] = [
@@ -27,6 +29,7 @@ LINES: list[tuple[str, list[str], int, str, str]] = [
     ("an unknown option", ["status", "--verbose"], 2, "--verbose", "relight status --help"),
     ("a missing argument", ["call"], 2, "Missing argument 'name'", "relight call --help"),
     ("a value out of its range", ["down", "--timeout", "-1"], 2, "'--timeout'", "relight down --help"),
+    ("a missing argument of a subcommand", ["events", "send"], 2, "Missing argument", "relight events send --help"),
     ("an unknown subcommand", ["new", "thing"], 2, "thing", "relight new --help"),
     ("no local mode to show", ["status"], 3, "local mode is not running on", "relight up"),
     ("no local mode to stop", ["down"], 3, "local mode is not running on", "relight up"),
@@ -37,6 +40,8 @@ LINES: list[tuple[str, list[str], int, str, str]] = [
     ("a manifest that is not there", ["apply", "-f", "gone.yaml"], 4, "gone.yaml: no such file or folder", ""),
     ("an unknown model", ["model", "versions", "gone"], 4, "there is no model 'gone'", "relight model list"),
     ("nothing to push", ["model", "push", "gone", "x"], 4, "gone: no such file or folder", ""),
+    ("functions that are not there", ["up", "--functions", "gone"], 4, "gone: no such folder of functions", ""),
+    ("a home that is no folder", ["up"], 1, "RELIGHT_HOME: /dev/null is no folder that can be written", ""),
     ("a folder with something in it", ["new", "step", "hello", "full"], 5, "full is not empty", ""),
     ("a name that cannot be", ["new", "step", "Hello"], 7, "'Hello': expected lower-case letters", ""),
     ("a manifest that is none", ["apply", "-f", "bad.yaml"], 7, "bad.yaml: expected an object", ""),
@@ -56,6 +61,8 @@ def test_how_a_command_ends(
     (tmp_path / "full" / "mine").write_text("")
     (tmp_path / "bad.yaml").write_text("- 1\n")
     environ = {"RELIGHT_API_PORT": "x"} if "RELIGHT_API_PORT" in says else {}
+    if says.startswith("RELIGHT_HOME"):
+        environ = {"RELIGHT_HOME": "/dev/null"}
     ran = relight(*arguments, **environ)
     assert ran.code == code, ran.err
     lines = ran.err.splitlines()
@@ -97,6 +104,21 @@ def test_a_fault_of_ours_is_a_sentence_and_a_file(relight: Any, tmp_path: Path) 
     shown = relight("version", PYTHONPATH=str(broken), RELIGHT_DEBUG="1")
     assert shown.code == 1
     assert "Traceback" in shown.err
+
+
+def test_a_second_ctrl_c_on_the_way_out_is_not_heard() -> None:
+    app = typer.Typer()
+
+    @app.command()
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        assert guard(lambda: _invoke(app, [], "relight interrupted")) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_output_that_nobody_reads_is_no_fault(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_a_deployment_that_fails_ends_with_its_reason(relight: Run, api: Any) ->
     assert (code, out) == (1, "")
     assert err.splitlines()[-2:] == [
         "error: bert did not become ready: RevisionFailed: there is no model bert",
-        "hint: relight logs NAME and relight describe ksvc NAME may say more",
+        "hint: relight logs bert and relight describe ksvc bert may say more",
     ]
 
 

@@ -126,3 +126,8 @@ def test_kserve_is_converted_and_the_rest_is_said(relight: Run, tmp_path: Path) 
     assert "spec.predictor.logger: not carried over: relight does not log payloads" in err
     (tmp_path / "service.yaml").write_text(out)
     assert relight("apply", "-f", "service.yaml")[0] == 0
+    sklearn = (tmp_path / "isvc.yaml").read_text().replace("onnx", "sklearn")
+    (tmp_path / "isvc.yaml").write_text(sklearn)
+    code, out, err = relight("convert", "kserve", "isvc.yaml")
+    assert (code, out) == (7, "")
+    assert "isvc.yaml: inferenceservice.serving.kserve.io/bert: spec.predictor.model.modelFormat.name: 'sklearn'" in err

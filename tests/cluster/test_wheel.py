@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from relight.base.errors import NotFound
+from relight.base.errors import NotFound, PlatformError
 from relight.cluster import wheel
 
 
@@ -62,3 +62,29 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no such folder"):
         wheel.lay_wheels([tmp_path, tmp_path / "gone"])
     assert list(tmp_path.iterdir()) == [], "none of them gets one"
+
+
+def test_what_pip_cannot_make_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "broken"
+    (broken / "relight").mkdir(parents=True)
+    (broken / "pyproject.toml").write_text("[project]\nversion = 1\n")
+    (broken / "relight" / "__init__.py").write_text("")
+    monkeypatch.setattr("relight.__file__", str(broken / "relight" / "__init__.py"))
+    (tmp_path / "hello").mkdir()
+    with pytest.raises(PlatformError, match=r"'name'"):
+        wheel.lay_wheel(tmp_path / "hello")
+    assert list((tmp_path / "hello").iterdir()) == []
+
+
+SAID = {
+    "a note at the end": ("x\nERROR: Failed to build\nnote: not pip\n", "Failed to build"),
+    "below": ("x\n  ValueError: no name\n  [end of output]\nnote: not pip\n", "ValueError: no name"),
+    "several": ("  ERROR: first\nERROR: second", "first"),
+    "no error": ("something\n\n", "something"),
+    "silence": ("", "no reason given"),
+}
+
+
+@pytest.mark.parametrize(("said", "reason"), SAID.values(), ids=SAID)
+def test_the_line_that_pip_means(said: str, reason: str) -> None:
+    assert wheel._reason(said) == reason

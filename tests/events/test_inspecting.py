@@ -6,17 +6,20 @@ import asyncio
 import json
 import os
 import re
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import web
 from events.rig import Machine, Received, Subscriber, reply, run
 
 from relight.cli.telling import span
+from relight.local.eventing.choosing import Choice
 from relight.local.kube import kinds
 from relight.wire.cloudevents import Event
 
@@ -137,7 +140,7 @@ def test_ls_dlq_replay_and_discard(tmp_path: Path) -> None:
             }
             (_, _, _, again) = await subscriber.until(4, "/poison")
             assert (again.event.id, again.event.json()) == ("p1", {"page": 1})
-            assert "1 dead letters discarded" in await events("dlq", "--discard", "--id", "p0")
+            assert "discarded: 1 dead letter\n" in await events("dlq", "--discard", "--id", "p0")
             machine.store.delete(kinds.TRIGGER, "default", "poison")
             await asyncio.sleep(0)
             await machine.eventing.idle()
@@ -231,6 +234,21 @@ def test_tail_shows_what_passes(tmp_path: Path) -> None:
     run(story())
 
 
+def test_a_reader_who_leaves_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with Machine(tmp_path, token="secret").up() as machine:
+            taps = machine.eventing.dispatcher.taps
+            with socket.create_connection(("127.0.0.1", urlsplit(machine.url).port or 0)) as reader:
+                reader.sendall(b"GET /-/tail HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer secret\r\n\r\n")
+                while not len(taps):  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+            while len(taps):
+                await machine.post(Event.of("t.a", "/s", {"n": 0}))
+
+    run(story())
+    assert not [record for record in caplog.records if record.exc_info], caplog.text
+
+
 def test_only_with_the_token(tmp_path: Path) -> None:
     async def story() -> None:
         async with chain(tmp_path) as (machine, _, _):
@@ -293,3 +311,10 @@ def test_metrics(tmp_path: Path) -> None:
 )
 def test_spans(seconds: float, text: str) -> None:
     assert span(seconds) == text
+
+
+def test_sources_are_chosen_by_their_names() -> None:
+    choice = Choice.of({"trigger": "lines"})
+    event = Event.of("t", "/s", {})
+    names = ["lines (KafkaSource)", "lines", "line", "lines-2", "other (KafkaSource)"]
+    assert [name for name in names if choice.wants("default", "rec", event, name, "")] == names[:2]

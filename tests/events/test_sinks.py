@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,7 +153,6 @@ class Publish(sdk.Step):
         self.publisher = sdk.EventPublisher(self.context.env["PUBLISH_TO"])
 
     def run(self, data: Any, event: sdk.Event | None) -> None:
-        assert event is not None
         self.publisher.publish(event)
 
     def unload(self) -> None:
@@ -166,18 +166,24 @@ def test_a_step_publishes(tmp_path: Path) -> None:
     server = servers.redis_server(folder)
     headers, body = cloudevents.encode_binary(EVENT)
 
-    def post(port: int) -> int:
+    @contextlib.contextmanager
+    def request(port: int, body: bytes, **headers: str) -> Iterator[http.client.HTTPResponse]:
         connection = http.client.HTTPConnection("127.0.0.1", port)
-        connection.request("POST", "/", body, dict(headers))
-        status = connection.getresponse().status
+        connection.request("POST", "/", body, {"content-type": "application/json"} | headers)
+        yield connection.getresponse()
         connection.close()
-        return status
+
+    def post(port: int) -> int:
+        with request(port, body or b"", **dict(headers)) as response:
+            return response.status
 
     with served(Publish(), PUBLISH_TO=f"redis://127.0.0.1:{server.port}/0?stream=out") as one:
         assert post(one.port) == 503
         server.start(servers.pings)
         try:
             assert post(one.port) == 204
+            with request(one.port, b"{}") as plain:
+                assert (plain.status, b"a CloudEvent was expected" in plain.read()) == (400, True)
             with redis.Redis(port=server.port) as client:
                 assert [fields[b"id"] for _, fields in client.xrange("out")] == [b"7"]
         finally:

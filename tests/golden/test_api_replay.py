@@ -27,6 +27,10 @@ DIFFERS: dict[str, tuple[str, tuple[str, ...]]] = {
         "the parser's own words for what is wrong with the text",
         ("the object provided is unrecognized (must be of type Service): couldn't get version/kind; json parse error",),
     ),
+    "trigger bad cesql": (
+        "a cluster does not say where in the expression the mistake is",
+        ("denied the request: validation failed: invalid value: type = : spec.filters[0].cesql\n", "at character 8"),
+    ),
     "revision spec is immutable": (
         "a cluster names its Go structs; the field's path, the old and the new value are told all the same",
         ("Immutable fields changed (-old +new): spec", "timeoutSeconds", '-: "300"', '+: "{timeout}"'),

@@ -416,9 +416,11 @@ def test_bad_containers(raw: Any, containers: Any) -> None:
         pytest.param({"filters": "x"}, "cannot unmarshal string into field spec.filters", id="filters-string"),
         pytest.param({"filters": [{"frob": {}}]}, "spec.filters[0]", id="unknown-dialect"),
         pytest.param({"filters": [{"not": {"cesql": "("}}]}, "spec.filters[0].not.cesql", id="nested-cesql"),
+        pytest.param({"filters": [{"cesql": "type ="}]}, "at character 7", id="position-in-cesql"),
         pytest.param({"filters": [None]}, "spec.filters[0]", id="null-filter"),
         pytest.param({"filter": {"attributes": {"type": 1}}}, "spec.filter.attributes.type", id="attribute-number"),
         pytest.param({"subscriber": {"uri": "/relative"}}, "Relative URI", id="relative-uri"),
+        pytest.param({"subscriber": {"uri": "http://[::1/"}}, "spec.subscriber.uri\nInvalid IPv6", id="half-a-host"),
         pytest.param({"subscriber": {"ref": {"name": "x"}}}, "spec.subscriber.ref.kind", id="half-a-reference"),
         pytest.param({"delivery": {"deadLetterSink": {}}}, "spec.delivery.deadLetterSink.ref", id="empty-sink"),
         pytest.param({"delivery": {"timeout": "PT0S"}}, "spec.delivery.timeout", id="no-time"),
@@ -428,6 +430,28 @@ def test_bad_triggers(raw: Any, spec: dict[str, Any], message: str) -> None:
     answer = raw("POST", TRIGGERS, trigger(**spec))
     assert answer.status == 400, answer.content
     assert message in answer.json["message"]
+
+
+def test_a_slip_in_an_annotation_stops_no_trigger(raw: Any) -> None:
+    wrong = {"relight.dev/concurrency": "x", "relight.dev/dedup": "never", "relight.dev/pause": "kept as it is"}
+    told = (
+        "an integer from 1 to 1000 was expected, got 'x': metadata.annotations[relight.dev/concurrency]",
+        "on, off or durable was expected, got 'never': metadata.annotations[relight.dev/dedup]",
+    )
+    obj = trigger()
+    obj["metadata"]["name"] = "annotated"
+    assert raw("POST", TRIGGERS, obj).status == 201
+    patched = raw(
+        "PATCH",
+        f"{TRIGGERS}/annotated",
+        {"metadata": {"annotations": wrong}},
+        Content_Type="application/merge-patch+json",
+    )
+    on_channel = {"metadata": {"name": "s", "annotations": wrong}, "spec": {"subscriber": {"uri": "http://x"}}}
+    created = raw("POST", "/apis/messaging.knative.dev/v1/namespaces/default/subscriptions", on_channel)
+    for answer in (patched, created):
+        assert answer.status == 400
+        assert all(sentence in answer.json["message"] for sentence in told), answer.content
 
 
 @pytest.mark.parametrize(

@@ -201,3 +201,9 @@ def test_explain_and_resources(kubectl: Any) -> None:
     assert "containerConcurrency" in kubectl("explain", "ksvc.spec.template.spec").stdout
     assert "ksvc" in kubectl("api-resources", "--api-group=serving.knative.dev").stdout
     assert "v1.36" in kubectl("version").stdout
+
+
+def test_a_kind_that_is_not_there(kubectl: Any) -> None:
+    unknown = "apiVersion: nobody.dev/v1\nkind: Gadget\nmetadata: {name: x}\n"
+    refused = kubectl("apply", "-f", "-", stdin=unknown, code=1).stderr
+    assert 'no matches for kind "Gadget" in version "nobody.dev/v1"' in refused

@@ -28,7 +28,17 @@ def test_hold_limits(annotations: dict[str, str], hold: HoldLimits) -> None:
     assert gates.ensure(RevisionKey("n", "r")).hold_limits == hold, "it stays until another is given"
 
 
-@pytest.mark.parametrize("wrong", [{"max-hold": "soon"}, {"max-hold": "-1s"}, {"max-held-requests": "-1"}])
+WRONG = [
+    {"max-hold": "soon"},
+    {"max-hold": "-1s"},
+    {"max-held-requests": "-1"},
+    {"max-held-requests": "many"},
+    {"max-held-requests": "many", "max-hold": "soon"},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_hold_limits_that_cannot_be(wrong: dict[str, str]) -> None:
-    with pytest.raises(BadInput, match="max-hold"):
+    with pytest.raises(BadInput) as caught:
         hold_of({"metadata": {"annotations": {f"relight.dev/{name}": value for name, value in wrong.items()}}})
+    assert {problem.path for problem in caught.value.problems} == {f"relight.dev/{name}" for name in wrong}

@@ -109,7 +109,7 @@ async def nowhere() -> None:
 
         assert await asyncio.to_thread(call, "none.default.localhost") == (
             "NOT_FOUND",
-            "no function default/none is deployed here",
+            "no function default/none is deployed here, or none of its revisions has been ready yet",
         )
         assert await asyncio.to_thread(call, "localhost") == (
             "NOT_FOUND",

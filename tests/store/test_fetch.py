@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -428,6 +429,26 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path, repository: Repository, pu
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(StoreError, match=r"cannot keep \w+://.*/bert in the node cache"):
         NodeCache(tmp_path / "cache").fetch(repository, "bert")
+
+
+def test_weights_are_used_though_nothing_more_can_be_noted(
+    cache: NodeCache, repository: Repository, pushed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a disk that is full to the last block; also after the start, when the repository is asked again."""
+    write = Path.write_text
+
+    def full(self: Path, text: str, *args: Any, **options: Any) -> int:
+        if "refs" in self.parts:
+            self.touch()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(self, text, *args, **options)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with cache.fetch(repository, "bert") as fetched:
+        assert (fetched.path / "model.onnx").is_file()
+        assert not cache.revalidate(repository, "bert", None, fetched)
+    assert [path for path in (cache.path / "refs").rglob("*") if path.is_file()] == []
+    assert cache.evict(fetched.digest.removeprefix("sha256:")), "nobody holds it"
 
 
 def test_an_unknown_way_to_revalidate(tmp_path: Path) -> None:

@@ -47,7 +47,10 @@ def kserve(
         if document.value.get("kind") != "InferenceService":
             note(f"{document.place}: {document.name}: not an InferenceService, left out")
             continue
-        converted = convert(document.value, image)
+        try:
+            converted = convert(document.value, image)
+        except BadInput as error:
+            raise BadInput(f"{document.place}: {document.name}: {error}") from None
         services.append(converted.service)
         for problem in converted.left:
             note(f"{document.place}: {document.name}: {problem.path}: not carried over: {problem.message}")

@@ -110,7 +110,8 @@ def command(
                 if stable is not None and done.revision not in (None, stable):
                     give(link.kube, done.name, done.namespace, str(done.revision), canary or 0, tag)
         except (LoadFailed, Deadline) as error:
-            error.add_note("relight logs NAME and relight describe ksvc NAME may say more")
+            named = read_project(folder).function.name
+            error.add_note(f"relight logs {named} and relight describe ksvc {named} may say more")
             raise
     url = url_of(done.service, link.target)
     for warning in done.warnings:

@@ -63,7 +63,7 @@ def dlq(
         return
     _need_filter(chosen, everything, "--discard")
     answer = chosen.inspection.post("discard", chosen.with_(limit=str(limit)))
-    print_json(answer) if output == "json" else print(f"{answer['discarded']} dead letters discarded")
+    print_json(answer) if output == "json" else print(f"discarded: {_letters(answer['discarded'])}")
 
 
 @command.command("replay")
@@ -84,7 +84,7 @@ def replay(
     if output == "json":
         print_json(answer)
         return
-    print(f"{answer['replayed']} dead letters are delivered again")
+    print(f"delivered again: {_letters(answer['replayed'])}")
     if answer["without_trigger"]:
         note(f"{answer['without_trigger']} more stay: their Trigger is gone")
 
@@ -112,6 +112,10 @@ def trace(
         return
     for line in trace_lines(answer["events"], time.time()):
         print(line)
+
+
+def _letters(number: int) -> str:
+    return f"{number} dead letter" + ("" if number == 1 else "s")
 
 
 def _need_filter(chosen: Chosen, everything: bool, what: str) -> None:

@@ -186,9 +186,14 @@ def _invoke(app: Any, arguments: Sequence[str], name: str) -> int:
     try:
         code = get_command(app).main(args=list(arguments), prog_name=name, standalone_mode=False)
     except typer.TyperException as error:
-        return _usage(error.format_message(), f"{name} --help") if error.exit_code == 2 else _failed(error)
+        # The command that was meant may be one below this one: `relight events send`.
+        meant = getattr(getattr(error, "ctx", None), "command_path", None) or name
+        return _usage(error.format_message(), f"{meant} --help") if error.exit_code == 2 else _failed(error)
     except typer.Abort:
         return exits.INTERRUPTED
+    if code == exits.INTERRUPTED:
+        # What typer makes of Ctrl-C; ``guard`` says how it ends.
+        raise KeyboardInterrupt
     return code if isinstance(code, int) else exits.OK
 
 

@@ -40,7 +40,8 @@ def step(
 
     The function counts words; change its run().
     """
-    _announce(write("step", name, folder or Path(name), {}), name)
+    written = write("step", name, folder or Path(name), {})
+    _announce(written, name, f"edit {written / 'function' / 'func.py'}")
 
 
 @command.command()
@@ -62,7 +63,11 @@ def model(
     from relight.store.repository import check_name
 
     served = check_name(repository_model or name)
-    _announce(write("model", name, folder or Path(name), {"__MODEL__": served}), name)
+    _announce(
+        write("model", name, folder or Path(name), {"__MODEL__": served}),
+        f"{name} --path /v2/models/{served}",
+        f"relight model push FOLDER {served}   # where the repository has it not yet",
+    )
 
 
 @command.command()
@@ -76,10 +81,7 @@ def models(
     version that its config.pbtxt says.
     """
     written = write("models", name, folder or Path(name), {})
-    print(f"{written}: written")
-    print("next:")
-    print(f"  relight deploy {shlex.quote(str(written))}")
-    print(f"  relight call {name} --path /v2/models")
+    _announce(written, f"{name} --path /v2/models")
 
 
 def write(template: str, name: str, folder: Path, values: dict[str, str]) -> Path:
@@ -126,8 +128,8 @@ def _copy(source: Traversable, target: Path, values: dict[str, str]) -> None:
         (target / _RENAMED.get(entry.name, entry.name)).write_text(text, encoding="utf-8")
 
 
-def _announce(folder: Path, name: str) -> None:
+def _announce(folder: Path, call: str, *first: str) -> None:
     print(f"{folder}: written")
-    print(f"next: edit {folder / 'function' / 'func.py'}, then")
-    print(f"  relight deploy {shlex.quote(str(folder))}")
-    print(f"  relight call {name}")
+    print("next:")
+    for line in (*first, f"relight deploy {shlex.quote(str(folder))}", f"relight call {call}"):
+        print(f"  {line}")

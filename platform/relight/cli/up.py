@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from relight.base import logs
+from relight.base.errors import NotFound
 from relight.base.settings import Settings
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def command(
         trace_decisions=trace_decisions.resolve() if trace_decisions else None,
         log_level=log_level,
     )
+    if settings.functions is not None and not settings.functions.is_dir():
+        raise NotFound(f"{settings.functions}: no such folder of functions")
     logs.configure(settings.log_level)
     return serve(settings, ready_fd, _warm_settings(warm))
 

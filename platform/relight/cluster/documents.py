@@ -63,7 +63,7 @@ def read_documents(paths: Sequence[str], stdin: str | None = None) -> list[Docum
     if problems:
         raise BadInput.of(problems)
     if not documents:
-        raise BadInput(f"no objects in {', '.join(paths)}")
+        raise BadInput(f"no objects in {', '.join('standard input' if path == '-' else path for path in paths)}")
     return documents
 
 

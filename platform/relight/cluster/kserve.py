@@ -196,7 +196,7 @@ class _Conversion:
             "batcher": "dynamic_batching in config.pbtxt does this",
             "logger": "relight does not log payloads",
         }
-        for key in predictor.keys() - known:
+        for key in sorted(predictor.keys() - known):
             self._leave(f"spec.predictor.{key}", reasons.get(key, "not known to relight"))
 
     def _leave(self, path: str, why: str) -> None:

@@ -123,7 +123,8 @@ def rollback(kube: Kube, name: str, namespace: str) -> str:
 def _needed(service: Mapping[str, Any]) -> Pair:
     out = pair(service)
     if out is None:
-        raise Conflict(f"{service['metadata']['name']} has no canary out: relight traffic NAME --canary PERCENT begins")
+        name = service["metadata"]["name"]
+        raise Conflict(f"{name} has no canary out: relight traffic {name} --canary PERCENT begins")
     return out
 
 

@@ -12,8 +12,10 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 import relight
@@ -31,7 +33,6 @@ def lay_wheel(folder: Path) -> Path:
     if not folder.is_dir():
         raise NotFound(f"{folder}: no such folder")
     target = folder / FOLDER
-    target.mkdir(exist_ok=True)
     source = Path(relight.__file__).parents[1]
     if (source / "pyproject.toml").is_file():
         return _built(source, target)
@@ -49,25 +50,50 @@ def lay_wheels(folders: Sequence[Path]) -> list[Path]:
     first = lay_wheel(folders[0])
     laid = [first]
     for folder in folders[1:]:
-        (folder / FOLDER).mkdir(exist_ok=True)
-        laid.append(Path(shutil.copy2(first, folder / FOLDER / first.name)))
+        laid.append(folder / FOLDER / first.name)
+        with _written(laid[-1]) as partial:
+            shutil.copyfile(first, partial)
     return laid
 
 
 def _built(source: Path, target: Path) -> Path:
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(target)]
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
     with tempfile.TemporaryDirectory(prefix="relight-wheel-") as folder:
         # setuptools builds in the source: what an earlier build left there would become part of the wheel.
         copy = shutil.copytree(source, Path(folder) / "platform", ignore=shutil.ignore_patterns(*_LEFT_BEHIND))
+        made = Path(folder) / "made"
+        pip += ["--wheel-dir", str(made), str(copy)]
         try:
-            done = subprocess.run([*pip, str(copy)], capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+            done = subprocess.run(pip, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
         except subprocess.TimeoutExpired:
             raise PlatformError(f"pip did not make relight's wheel within {_TIMEOUT:.0f} s") from None
-    found = sorted(target.glob("relight-*.whl"), key=lambda path: path.stat().st_mtime)
-    if done.returncode or not found:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise PlatformError(f"pip could not make relight's wheel from {source}: {reason}")
-    return found[-1]
+        found = next(made.glob("relight-*.whl"), None)
+        if done.returncode or found is None:
+            raise PlatformError(f"pip could not make relight's wheel from {source}: {_reason(done.stderr)}")
+        path = target / found.name
+        with _written(path) as partial:
+            shutil.copyfile(found, partial)
+        return path
+
+
+def _reason(said: str) -> str:
+    """The line that tells most: pip's own error, else the last one of the program that it ran, else its last one."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    below = [before for before, line in pairwise(lines) if line == "[end of output]"]
+    return (errors or below or lines[-1:] or ["no reason given"])[0]
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[Path]:
+    """Where to write a file that is to be ``path`` once it is whole."""
+    path.parent.mkdir(exist_ok=True)
+    partial = path.with_name(f".{path.name}")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _packed(installed: Distribution, target: Path) -> Path:
@@ -75,7 +101,7 @@ def _packed(installed: Distribution, target: Path) -> Path:
     path = target / f"relight-{installed.version}-py3-none-any.whl"
     info = f"relight-{installed.version}.dist-info"
     lines: list[str] = []
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+    with _written(path) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as wheel:
 
         def add(name: str, content: bytes) -> None:
             wheel.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
@@ -86,10 +112,9 @@ def _packed(installed: Distribution, target: Path) -> Path:
                 digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
                 lines.append(f"{file},sha256={digest},{len(content)}")
                 add(str(file), content)
+        if not any(line.startswith("relight/") for line in lines):
+            raise PlatformError("relight is installed without a list of its files: no wheel of it can be made")
         add(f"{info}/RECORD", "\n".join([*lines, f"{info}/RECORD,,", ""]).encode())
-    if not any(line.startswith("relight/") for line in lines):
-        path.unlink()
-        raise PlatformError("relight is installed without a list of its files: no wheel of it can be made")
     return path
 
 

@@ -6,7 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from relight.base.errors import AlreadyRunning
+from relight.base.errors import AlreadyRunning, PlatformError
 
 
 class FolderLock:
@@ -17,9 +17,14 @@ class FolderLock:
         self._fd: int | None = None
 
     def acquire(self) -> None:
-        """AlreadyRunning names who has it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """AlreadyRunning names who has it; PlatformError: the folder cannot be made or written."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise PlatformError(
+                f"RELIGHT_HOME: {self._path.parent} is no folder that can be written: {error.strerror}"
+            ) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -53,13 +53,17 @@ class Child:
         self._signal(signal.SIGKILL)
 
     async def stop(self, grace: float) -> ExitStatus:
-        """SIGTERM, wait for ``grace`` seconds, SIGKILL, wait. Killed too if the caller gives up waiting."""
+        """SIGTERM, wait for ``grace`` seconds, SIGKILL, wait. Killed too if the caller gives up waiting.
+
+        That one was given no time is nothing to warn of.
+        """
         self.terminate()
         try:
             async with asyncio.timeout(grace):  # not wait_for: it forgets a cancellation that comes with the end
                 return await self.wait()
         except TimeoutError:
-            log.warning("child.killed pid=%d target=%s: it did not end within %.1f s", self.pid, self.target, grace)
+            level = logging.WARNING if grace > 0 else logging.DEBUG
+            log.log(level, "child.killed pid=%d target=%s: it did not end within %.1f s", self.pid, self.target, grace)
             self.kill()
         except asyncio.CancelledError:
             self.kill()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from relight.base.errors import Deadline
+from relight.base.errors import BadInput, Deadline
 from relight.wire.cloudevents import Event
 
 MARGIN = 5.0
@@ -28,8 +28,10 @@ class EventPublisher:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def publish(self, event: Event) -> None:
-        """Returns once the broker has confirmed the event."""
+    def publish(self, event: Event | None) -> None:
+        """Returns once the broker has confirmed the event. BadInput for none: plain requests bring none to a step."""
+        if event is None:
+            raise BadInput("a CloudEvent was expected, to publish it; the request brought none")
         future = asyncio.run_coroutine_threadsafe(self._publisher.publish(event), self._started())
         try:
             future.result(self._publisher.timeout + MARGIN)

@@ -209,17 +209,29 @@ class NodeCache:
         return self.path / "refs" / hashlib.sha256(repository.uri.encode()).hexdigest()[:16] / name
 
     def _remember(self, repository: Repository, found: Version, *, latest: bool) -> None:
+        """Note what a version holds. The weights are used also where that fails, as on a disk that is full to the last
+        block: then the next start asks the repository."""
         manifest = found.manifest
         text = f"{found.number} {manifest.digest} {'fixed' if manifest.is_checked else 'as-listed'}\n"
         refs = self._refs(repository, found.name)
-        for name in (str(found.number), "latest") if latest else (str(found.number),):
-            with contextlib.suppress(FileNotFoundError):
-                if (refs / name).read_text() == text:
-                    continue
-            refs.mkdir(parents=True, exist_ok=True)
-            part = refs / f".{name}.{secrets.token_hex(4)}"
-            part.write_text(text)
-            os.replace(part, refs / name)
+        try:
+            for name in (str(found.number), "latest") if latest else (str(found.number),):
+                _note(refs / name, text)
+        except OSError as error:
+            log.warning("cache.not_noted path=%s error=%s: the next start asks the repository", refs, error.strerror)
+
+
+def _note(path: Path, text: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if path.read_text() == text:
+            return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        part.write_text(text)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def limit_from(environ: Mapping[str, str]) -> int | None:

@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from relight.base.errors import BadInput, Conflict, NoSpace, RelightError, StoreError
+from relight.base.errors import Conflict, NoSpace, RelightError, StoreError
 from relight.store.adopting import from_folder
 from relight.store.journal import Journal
 from relight.store.locks import exclusive
@@ -22,7 +22,7 @@ def pull(repository: Repository, version: Version, target: Path, on_progress: Pr
     same goes on with it; any other failure removes it.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise BadInput(f"{target} exists: pull into a folder that does not exist yet, or is empty")
+        raise Conflict(f"{target} exists: pull into a folder that does not exist yet, or is empty")
     part = target.parent / f".{target.name}.pulling"
     try:
         part.mkdir(parents=True, exist_ok=True)

@@ -76,6 +76,8 @@ def fp16(source: Path, target: Path) -> None:
         float16 = import_module("onnxruntime.transformers.float16")
     except ImportError as error:
         raise PlatformError(f"the converter to FP16 is not part of this build of ONNX Runtime: {error}") from None
+    if _count(source):
+        raise Unprocessable(f"{source.name} is INT8 already: make FP16 of the version that it was made from")
     with _refusing("FP16"):
         model = onnx.load(str(source))
         if not any(tensor.data_type == onnx.TensorProto.FLOAT for tensor in model.graph.initializer):

@@ -171,7 +171,7 @@ class _Opener:
 def _read(path: Path | None, tokenizer: Path, specs: Sequence[TensorSpec], *, is_text: bool) -> list[Sample]:
     if path is None:
         return []
-    if is_text or path.suffix not in (".npz", ".json"):
+    if is_text or path.suffix == ".txt":
         return from_texts(path, tokenizer, specs)
     return from_file(path, specs)
 

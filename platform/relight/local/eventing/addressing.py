@@ -67,7 +67,10 @@ class Addresses:
         return Address(str(url))
 
     def _absolute(self, uri: str) -> Address:
-        parts = urlsplit(uri)
+        try:
+            parts = urlsplit(uri)
+        except ValueError as error:
+            return Address(None, f"{uri!r} is not a URL: {error}")
         if parts.scheme == SINK_SCHEME:
             return Address(uri)
         if parts.scheme not in ("http", "https") or not parts.hostname:

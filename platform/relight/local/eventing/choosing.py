@@ -54,9 +54,9 @@ class Choice:
         )
 
     def wants(self, namespace: str, broker: str, event: Event, trigger: str, reason: str) -> bool:
-        """Whether a delivery is meant; ``trigger`` is its Trigger's name."""
+        """Whether a delivery is meant; ``trigger`` is its Trigger's name; behind a source's stands its kind."""
         return (
-            self.trigger in (None, trigger)
+            self.trigger in (None, trigger, trigger.partition(" (")[0])
             and (self.reason is None or self.reason.casefold() in reason.casefold())
             and self.wants_event(namespace, broker, event)
         )

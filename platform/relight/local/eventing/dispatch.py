@@ -177,8 +177,24 @@ class Dispatcher:
         incoming = self._checked(hub, events, headers)
         wanted = [one for one in incoming if one.triggers]
         dead = self._poisoned(poison)
-        seqs = await self._log.accept_all(wanted, cursor, dead) if wanted or cursor or dead else []
-        self._accepted(incoming, wanted, seqs)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def told(seqs: Sequence[int], error: BaseException | None) -> None:
+            # Also where whoever waited was cancelled (a source that has changed): what is on disk is accepted.
+            if error is None:
+                self._accepted(incoming, wanted, seqs)
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        if wanted or cursor or dead:
+            self._log.accept_then(wanted, told, cursor, dead)
+        else:
+            told([], None)
+        await done
 
     def publish_then(
         self,
@@ -298,6 +314,11 @@ class Dispatcher:
             lane = self._lanes[uid] = Lane(subscription, self._is_reachable, self._deliverer.deliver, self._deliveries)
             self._runs[uid] = self._lane_tasks.spawn(lane.run(), str(subscription))
         return lane
+
+    def is_reachable(self, uid: str) -> bool:
+        """Whether a Trigger's deliveries have somewhere to go: without an address they wait."""
+        subscription = self._table.get(uid)
+        return subscription is None or self._is_reachable(subscription)
 
     def _is_reachable(self, subscription: Subscription) -> bool:
         if not subscription.subscriber:

@@ -8,6 +8,7 @@ It takes the API's bearer token, for it shows what others sent and delivers it a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -135,6 +136,8 @@ class Inspection:
             "tries": tracing.tries(entry.tries),
             "event": _event(stored.event),
         }
+        if not entry.dead and not entry.reason and not self._dispatcher.is_reachable(entry.trigger):
+            told["reason"] = "the subscriber has no address yet"
         told["died" if entry.dead else "due"] = entry.at
         if self._paused(entry):
             told["paused"] = True
@@ -152,19 +155,20 @@ class Inspection:
             return choice.wants_event(incoming.namespace, incoming.broker, incoming.event)
 
         response = web.StreamResponse(headers={"Content-Type": "application/jsonl"})
-        with self._dispatcher.taps.open(wants) as tap:
+        # A reader that has gone, or takes nothing for so long, ends this and nothing else.
+        with self._dispatcher.taps.open(wants) as tap, contextlib.suppress(ConnectionError, TimeoutError):
             await response.prepare(request)
             await response.write(b"\n")
             missed = 0
             while not tap.ended:
                 incoming = await tap.next(HEARTBEAT)
-                if tap.missed > missed:
-                    await response.write(orjson.dumps({"missed": tap.missed - missed}) + b"\n")
-                    missed = tap.missed
                 line = b"" if incoming is None else orjson.dumps(_passing(incoming))
+                if tap.missed > missed:
+                    line = orjson.dumps({"missed": tap.missed - missed}) + b"\n" + line
+                    missed = tap.missed
                 async with asyncio.timeout(HEARTBEAT):
                     await response.write(line + b"\n")
-        await response.write_eof()
+            await response.write_eof()
         return response
 
     async def _trace(self, wanted: str) -> web.Response:

@@ -82,17 +82,20 @@ class Lane:
         self._changed.set()
 
     def reorder(self, keys: Mapping[int, str | None]) -> None:
-        """The Trigger orders otherwise from now on: ``keys`` by event. What is under way takes its turn first."""
+        """The Trigger orders otherwise from now on: ``keys`` by event. What is under way takes its turn first.
+
+        What came after ``keys`` were read is not among them, and has the right key already.
+        """
         items = [*self._waiting, *(item for behind in self._held.values() for _, item in behind)]
         self._waiting, self._held, self._held_count = [], {}, 0
-        self._keys_at_work = {}
+        begun, self._keys_at_work = self._keys_at_work, {}
         for seq in self._at_work:
-            key = keys.get(seq)
+            key = keys.get(seq, begun.get(seq))
             if key is not None:
                 self._keys_at_work[seq] = key
                 self._held.setdefault(key, [])
         for item in sorted(items, key=lambda one: one.seq):
-            item.key = keys.get(item.seq) if item.letter is None else None
+            item.key = keys.get(item.seq, item.key) if item.letter is None else None
             self.add(item)
         self._changed.set()
 

@@ -95,15 +95,29 @@ class EventLog:
         cursor: tuple[str, str] | None = None,
         dead: Sequence[tuple[Incoming, str]] = (),
     ) -> list[int]:
-        """Store events, all or none; their sequence numbers.
+        """As ``accept_then``, for those who wait; their sequence numbers."""
+        future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self.accept_then(incoming, lambda seqs, error: _resolve(future, seqs, error), cursor, dead)
+        return await future
+
+    def accept_then(
+        self,
+        incoming: Sequence[Incoming],
+        then: Callable[[list[int], BaseException | None], None],
+        cursor: tuple[str, str] | None = None,
+        dead: Sequence[tuple[Incoming, str]] = (),
+    ) -> None:
+        """Store events, all or none; ``then`` hears their sequence numbers on the loop, or the error, once they are on
+        disk. For those who take thousands a second: no task, no future. Overloaded, NotReady.
 
         With them, how far their source has come (``cursor``: its name, the value), and what is ``dead`` from the start,
         with the reason.
         """
-        size = sum(one.size for one in incoming)
-        count = len(incoming)
+        size, count = sum(one.size for one in incoming), len(incoming)
         if self._waiting + count > WAITING or self._waiting_bytes + size > WAITING_BYTES:
             raise Overloaded("too many events wait to be written to disk; try again", retry_after=RETRY_AFTER)
+        if self._thread is None:
+            raise NotReady("the event log is closed")
 
         def run(database: sqlite3.Connection) -> list[int]:
             if cursor is not None:
@@ -115,25 +129,6 @@ class EventLog:
                 )
             return records.insert_all(database, incoming) if incoming else []
 
-        self._waiting += count
-        self._waiting_bytes += size
-        try:
-            return await self._do(run)
-        finally:
-            self._waiting -= count
-            self._waiting_bytes -= size
-
-    def accept_then(
-        self, incoming: Sequence[Incoming], then: Callable[[list[int], BaseException | None], None]
-    ) -> None:
-        """Store events, all or none; ``then`` hears their sequence numbers on the loop, or the error, once they are on
-        disk. As ``accept_all``, for those who take thousands a second: no task, no future. Overloaded, NotReady."""
-        size, count = sum(one.size for one in incoming), len(incoming)
-        if self._waiting + count > WAITING or self._waiting_bytes + size > WAITING_BYTES:
-            raise Overloaded("too many events wait to be written to disk; try again", retry_after=RETRY_AFTER)
-        if self._thread is None:
-            raise NotReady("the event log is closed")
-
         def told(seqs: Any, error: BaseException | None) -> None:
             self._waiting -= count
             self._waiting_bytes -= size
@@ -141,7 +136,8 @@ class EventLog:
 
         self._waiting += count
         self._waiting_bytes += size
-        self._gather(Operation(lambda database: records.insert_all(database, incoming), told, incoming))
+        alone = cursor is not None or bool(dead)
+        self._gather(Operation(run, told, None if alone else incoming))
 
     async def settle(
         self, seq: int, trigger: str, reply: Incoming | None = None, *, hop: Hop | None = None, once: bool = False
@@ -329,15 +325,7 @@ class EventLog:
             raise NotReady("the event log is closed")
         future: asyncio.Future[Result] = self._loop.create_future()
 
-        def told(result: Any, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self._gather(Operation(run, told))
+        self._gather(Operation(run, lambda result, error: _resolve(future, result, error)))
         # A caller that is cancelled does not hold up the commit that is on its way: nobody waits for it any more.
         return await future
 
@@ -375,6 +363,16 @@ class EventLog:
             except RuntimeError:
                 break  # the loop is closed: nobody waits any more
         database.close()
+
+
+def _resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """Tell whoever waits, if somebody still does."""
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 _TRIED = (

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from relight.base.errors import BadInput, Problem
-from relight.decide import filters
+from relight.decide import filters, triggering
 from relight.decide.delivery import Retry
 from relight.decide.filters import Filter
+from relight.decide.triggering import CONCURRENCY, Dedup
 from relight.local.eventing.naming import Hub
 from relight.wire.cloudevents import Event
 
-Dedup = Literal["on", "off", "durable"]
-
-CONCURRENCY = 8
-"""Deliveries at once per Trigger, unless the annotation ``relight.dev/concurrency`` says otherwise."""
 ALL = Filter(())
 """What a Subscription wants: every event of its channel."""
-
-_CONCURRENCY = "relight.dev/concurrency"
-_PAUSED = "relight.dev/paused"
-_DEDUP = "relight.dev/dedup"
-_ORDER = "kafka.eventing.knative.dev/delivery.order"
-_ORDERING_KEY = "relight.dev/ordering-key"
-DEFAULT_ORDERING_KEY = "partitionkey"
-"""The extension that Knative's Kafka broker orders by."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +65,9 @@ class Subscription:
         problems += filters.validate(given) if given else filters.validate_attributes(attributes)
         if not spec.get("subscriber"):
             problems.append(Problem("spec.subscriber", "a ref or a uri was expected"))
-        fields = _delivery(spec, broker, problems) | _annotations(metadata.get("annotations") or {}, problems)
+        fields = _delivery(spec, broker, problems) | asdict(
+            triggering.read(metadata.get("annotations") or {}, problems)
+        )
         if problems:
             raise BadInput.of(problems)
         name = spec.get("broker") or "default"
@@ -104,7 +95,9 @@ class Subscription:
         problems: list[Problem] = []
         if not spec.get("subscriber") and not spec.get("reply"):
             problems.append(Problem("spec", "a subscriber or a reply was expected"))
-        fields = _delivery(spec, channel, problems) | _annotations(metadata.get("annotations") or {}, problems)
+        fields = _delivery(spec, channel, problems) | asdict(
+            triggering.read(metadata.get("annotations") or {}, problems)
+        )
         if problems:
             raise BadInput.of(problems)
         return cls(
@@ -128,33 +121,6 @@ def _delivery(spec: Mapping[str, Any], hub: Mapping[str, Any] | None, problems: 
     except BadInput as error:
         problems += error.problems
     return {"retry": retry, "dead_letter": own.get("deadLetterSink") or inherited.get("deadLetterSink")}
-
-
-def _annotations(given: Mapping[str, str], problems: list[Problem]) -> dict[str, Any]:
-    def wrong(name: str, expected: str) -> None:
-        problems.append(Problem(f"metadata.annotations[{name}]", f"{expected} was expected, got {given[name]!r}"))
-
-    concurrency = given.get(_CONCURRENCY, str(CONCURRENCY))
-    if not (concurrency.isascii() and concurrency.isdecimal()) or not 1 <= int(concurrency) <= 1000:
-        wrong(_CONCURRENCY, "an integer from 1 to 1000")
-        concurrency = str(CONCURRENCY)
-    if given.get(_PAUSED, "false") not in ("true", "false"):
-        wrong(_PAUSED, '"true" or "false"')
-    dedup = given.get(_DEDUP, "on")
-    if dedup not in ("on", "off", "durable"):
-        wrong(_DEDUP, "on, off or durable")
-    if given.get(_ORDER, "unordered") not in ("ordered", "unordered"):
-        wrong(_ORDER, "ordered or unordered")
-    key = given.get(_ORDERING_KEY, DEFAULT_ORDERING_KEY)
-    if not (key.isascii() and key.isalnum() and key == key.lower()):
-        wrong(_ORDERING_KEY, "the name of an attribute")
-    return {
-        "concurrency": int(concurrency),
-        "paused": given.get(_PAUSED) == "true",
-        "dedup": dedup,
-        # A key by itself says as much as "ordered" does.
-        "ordering_key": key if given.get(_ORDER) == "ordered" or _ORDERING_KEY in given else None,
-    }
 
 
 class Table:

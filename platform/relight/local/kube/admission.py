@@ -168,8 +168,11 @@ def _faults(kind: Kind, obj: Object, old: Object | None, admission: Admission) -
         yield from eventing_rules.check_broker(spec)
     elif kind is kinds.TRIGGER:
         yield from eventing_rules.check_trigger(spec)
+        yield from eventing_rules.check_annotations(obj["metadata"].get("annotations"))
         if old is not None:
             yield from eventing_rules.check_trigger_unchanged(before, spec)
+    elif kind is kinds.SUBSCRIPTION:
+        yield from eventing_rules.check_annotations(obj["metadata"].get("annotations"))
     elif kind is kinds.PING_SOURCE:
         yield from eventing_rules.check_ping_source(spec)
     elif kind is kinds.SEQUENCE:

@@ -11,6 +11,7 @@ from relight.local.kube.handling import Answer, as_json
 
 _TEXT = (("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff"))
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+_PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 
 NOT_FOUND = Answer(404, b"404 page not found\n", _TEXT)
 """The answer to a path that is nothing here: plain text, as the API server's."""
@@ -24,6 +25,10 @@ def answer(path: str, accept: str) -> Answer:
     if len(parts) == 1 and parts[0] in ("api", "apis") and _wants_aggregated(accept):
         body = orjson.dumps(discovery.aggregated(core=parts[0] == "api"))
         return Answer(200, body, (("Content-Type", _AGGREGATED),))
+    if parts == ["openapi", "v2"] and _PROTOBUF in accept:
+        # kubectl asks here for a kind that version 3 does not have, and then says that there is none. Of no bytes is
+        # the message without definitions.
+        return Answer(200, b"", (("Content-Type", _PROTOBUF.replace("@", ".")),))
     if parts[:2] == ["openapi", "v3"] and len(parts) > 2:
         document = _openapi(parts[2:])
         return NOT_FOUND if document is None else Answer(200, document)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from relight.base.errors import BadInput
+from relight.base.errors import BadInput, Problem
 from relight.base.units import parse_iso_duration
 from relight.decide import filters as dialects
+from relight.decide import triggering
 from relight.decide.schedule import Schedule
 from relight.local.kube.webhooks import Fault, immutable, invalid, missing, needs_one_of
 
@@ -65,6 +66,15 @@ def check_trigger(spec: dict[str, Any]) -> Iterator[Fault]:
     yield from check_delivery(spec.get("delivery"), "spec.delivery")
 
 
+def check_annotations(annotations: dict[str, str] | None) -> Iterator[Fault]:
+    """Of a Trigger or a Subscription. Knative lets anything pass; here a Trigger that cannot be built would get no
+    events, so that a slip in an annotation would lose those that are accepted meanwhile."""
+    problems: list[Problem] = []
+    triggering.read(annotations or {}, problems)
+    for problem in problems:
+        yield Fault(f"invalid value: {problem.message}", (problem.path,))
+
+
 def check_trigger_unchanged(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Fault]:
     """A Trigger stays with its broker."""
     if old.get("broker") != new.get("broker"):
@@ -77,7 +87,8 @@ def _check_filters(filters: list[Any]) -> Iterator[Fault]:
         if isinstance(found, dict) and sum(dialect in found for dialect in _DIALECTS) > 1:
             yield Fault("multiple dialects found, filters can have only one dialect set")
         elif isinstance(found, str):
-            yield invalid(found, problem.path)
+            # Knative names the value and the field; where in an expression the mistake is stands on a line below.
+            yield Fault(f"invalid value: {found}", (problem.path,), problem.message)
         else:
             yield Fault(f"invalid value: {problem.message}", (problem.path,))
 
@@ -105,7 +116,13 @@ def check_destination(destination: dict[str, Any] | None, at: str) -> Iterator[F
         for field in ("name", "kind", "apiVersion"):
             if not reference.get(field):
                 yield missing(f"{at}.ref.{field}")
-    elif not urlsplit(uri).scheme or not urlsplit(uri).netloc:
+        return
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        yield Fault(f"invalid value: {uri}", (f"{at}.uri",), str(error))
+        return
+    if not (parts.scheme and parts.netloc):
         message = "Relative URI is not allowed when Ref and [apiVersion, kind, name] is absent"
         yield Fault(f"invalid value: {message}", (f"{at}.uri",))
 

@@ -81,5 +81,5 @@ def _look_up(context: Context, exchange: Exchange, path: bytes, function: bytes)
         return
     exchange.target = found.target
     if found.route is None:
-        raise Refusal(404, "not_found", f"no function {found.function[:200]} is deployed here")
+        raise Refusal(404, "not_found", found.nobody)
     exchange.aim(found.route, by_path=not function)

@@ -88,7 +88,7 @@ class H2Exchange(Passage):
         if found is None:
             return
         if found.route is None:
-            raise Refusal(404, "not_found", f"no function {found.function[:200]} is deployed here")
+            raise Refusal(404, "not_found", found.nobody)
         self._target = found.target
         self._tag = request.noted.get(TAG_HEADER)
         if not self._pick(found.route).h2c:

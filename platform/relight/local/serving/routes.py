@@ -57,12 +57,17 @@ class Route:
 
 
 class Found(NamedTuple):
-    """Answer of a lookup. ``route`` None: nothing of that name (``function``) is deployed."""
+    """Answer of a lookup. ``route`` None: nothing of that name (``function``) gets traffic."""
 
     route: Route | None
     function: str
     target: bytes
     """Request target for the function: path and query, the prefix taken off."""
+
+    @property
+    def nobody(self) -> str:
+        """What is said where there is no route: a function has one from its first ready revision on."""
+        return f"no function {self.function[:200]} is deployed here, or none of its revisions has been ready yet"
 
 
 class Routes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from relight.base.errors import BadInput
+from relight.base.errors import BadInput, Problem
 from relight.base.units import parse_duration
 from relight.decide import slots
 from relight.decide.admission import HoldLimits
@@ -62,16 +62,27 @@ def spec_of(
 
 
 def hold_of(revision: Object) -> HoldLimits:
-    """How many requests of a revision are held at most, and how long. BadInput says which annotation cannot be."""
+    """How many requests of a revision are held at most, and how long. BadInput says which annotations cannot be."""
     annotations, own = objects.annotations_of(revision), HoldLimits()
-    try:
-        requests = integer(annotations.get(HELD_REQUESTS, str(own.max_requests)))
-        seconds = duration(annotations[HELD_FOR]) if HELD_FOR in annotations else own.max_seconds
-    except ValueError as error:
-        raise BadInput(f"{HELD_REQUESTS}, {HELD_FOR}: {error}") from None
-    if requests < 0 or seconds < 0:
-        raise BadInput(f"{HELD_REQUESTS}, {HELD_FOR}: expected 0 or more, got {requests} and {seconds:g} s")
-    return HoldLimits(max_requests=requests, max_seconds=seconds)
+    problems: list[Problem] = []
+
+    def read(name: str, parse: Callable[[str], float], default: float) -> float:
+        try:
+            value = parse(annotations[name]) if name in annotations else default
+        except ValueError as error:
+            problems.append(Problem(name, str(error)))
+            return default
+        if value < 0:
+            problems.append(Problem(name, f"expected 0 or more, got {annotations[name]!r}"))
+        return value
+
+    limits = HoldLimits(
+        max_requests=int(read(HELD_REQUESTS, integer, own.max_requests)),
+        max_seconds=read(HELD_FOR, duration, own.max_seconds),
+    )
+    if problems:
+        raise BadInput.of(problems)
+    return limits
 
 
 def limits_of(revision: Object) -> RevisionLimits:
