@@ -107,6 +107,9 @@ def test_the_two_steps(search: Any, retrieve: Step, rerank: Step) -> None:
     assert set(better["timings"]) == {"embed_ms", "retrieve_ms", "rerank_ms"}
     second = search.run({"query": "q", "k": 2, "offset": 2, "rerank": True}, None)
     assert names(second) == ["b", "a"]
+    deep = search.run({"query": "q", "k": 15, "offset": 10, "rerank": True}, None)
+    assert retrieve.seen[-1][1] == {"query": "q", "k": 15, "offset": 10}
+    assert deep["degraded"] == {"rerank": "only the best 20 are reranked, and k + offset asks for more"}
 
 
 def test_deadline_trace_and_id_go_on(search: Any, retrieve: Step, rerank: Step) -> None:

@@ -46,7 +46,8 @@ class Search(sdk.Step):
         headers = sdk.headers_onward(event)
         wanted = {name: data[name] for name in FIELDS if name in data}
         # The order of one page is made from the first page on: page 2 of another order would repeat hits of page 1.
-        rerank = rerank and question.offset + question.k <= self._depth
+        too_deep = rerank and question.offset + question.k > self._depth
+        rerank = rerank and not too_deep
         if rerank:
             wanted |= {"k": self._depth, "offset": 0}
         begun = time.monotonic()
@@ -54,6 +55,8 @@ class Search(sdk.Step):
         retrieved = time.monotonic()
         answer: dict[str, Any] = {"query": question.text, "mode": found["mode"], "hits": found["hits"]}
         degraded = dict(found.get("degraded") or {})
+        if too_deep and "rerank" in data:
+            degraded["rerank"] = f"only the best {self._depth} are reranked, and k + offset asks for more"
         timings = {**found.get("timings", {}), "retrieve_ms": _ms(retrieved - begun)}
         if rerank and found["hits"]:
             try:

@@ -44,8 +44,8 @@ _GROWTH = typer.Option(min=1.0, help="What the rows will be multiplied by.")
 @command.command()
 def plan(
     collection: Annotated[str, _COLLECTION] = "documents",
-    rows: Annotated[int | None, typer.Option(help="As if it had so many.", show_default=False)] = None,
-    dimension: Annotated[int | None, typer.Option(help="As if it had so many.", show_default=False)] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="As if it had so many.", show_default=False)] = None,
+    dimension: Annotated[int | None, typer.Option(min=1, help="As if it had so many.", show_default=False)] = None,
     memory: Annotated[str | None, _MEMORY] = None,
     recall: Annotated[float, _RECALL] = 0.95,
     growth: Annotated[float, _GROWTH] = 1.5,

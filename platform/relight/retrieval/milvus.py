@@ -7,25 +7,26 @@ Lite the second is ``lexical``. A small collection, ``relight_versions``, has a 
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from relight.base.errors import BadInput, Failed, RelightError
+from relight.base.errors import BadInput, RelightError
 from relight.decide.indexing import KINDS, IndexPlan
 from relight.retrieval.analysis import terms
 from relight.retrieval.filters import passes
 from relight.retrieval.lexical import LexicalIndex
 from relight.retrieval.milvus_connection import Connection, NoCollection, expression, literal
-from relight.retrieval.milvus_rows import BATCH, Copy, Rows
+from relight.retrieval.milvus_rows import BATCH, Copy, Rows, hit_of, row_of
 from relight.retrieval.milvus_schema import FIELDS, create, create_versions, described_space, index_of, planned_search
 from relight.retrieval.vectors import (
     DEFAULT_TENANT,
+    MAX_K,
     Hit,
     Query,
     Row,
@@ -51,6 +52,10 @@ _PART, _AT_ONCE = 250, 2
 """Rows of one request of a write, and how many of these at once: one is packed while the server has another."""
 FLUSH_ROWS, LEAVE_ROWS = 5000, 1000
 """What Milvus Lite is let hold in memory: while rows are only written, and when the writer looks at them or goes."""
+_LOOKED_AT = 200
+"""Of the best, where Milvus Lite is not asked to filter: one in ten has to pass for ten answers."""
+_TEXT_PAGE = 32 * 2**20
+"""Bytes of one page of texts: Milvus Lite looks at every row for each page."""
 _PASSES = 20
 """Of a rebuild, however much is written meanwhile: the last one, after the switch, copies what is left."""
 
@@ -97,10 +102,8 @@ class Milvus:
         last = {row.key: row for row in rows}
         some = list(last.items())
         parts = [some[at : at + _PART] for at in range(0, len(some), _PART)]
-        if len(parts) <= 1:
-            written = sum(map(self._write, parts))
-            self._wrote(written)
-            return written
+        if len(parts) == 1:
+            return self._wrote(self._write(parts[0]))
         with ThreadPoolExecutor(_AT_ONCE) as beside:
             writes = [beside.submit(self._write, part) for part in parts]
             done, _ = wait(writes)
@@ -141,7 +144,7 @@ class Milvus:
             return
         fields = [*_OUTPUT, "tenant", "vector"]
         for page in self._rows.pages(self.collection, fields, batch):
-            yield [_row(values) for values in page]
+            yield [row_of(values) for values in page]
 
     def count(self) -> int:
         if self.space() is None:
@@ -213,11 +216,12 @@ class Milvus:
             self._call(lambda client: getattr(client, way)(self.collection, new, timeout=self._timeout))
         return len(new)
 
-    def _wrote(self, rows: int) -> None:
+    def _wrote(self, rows: int) -> int:
         if rows:
             self._bump()
             self._unflushed += rows
             self._flush(FLUSH_ROWS)
+        return rows
 
     def _flush(self, rows: int) -> None:
         """Have Milvus Lite put what it holds in memory into an indexed segment, from so many rows on.
@@ -296,6 +300,18 @@ class Milvus:
         return {name: value if name == "nprobe" else max(value, 2 * wanted) for name, value in planned.items()}
 
     def _search(self, what: Any, field: str, query: Query) -> list[Hit]:
+        wanted = query.k + query.offset
+        if self._connection.is_lite and any(one.field != "document" for one in query.where):
+            # Milvus Lite looks into the metadata of every row, 50 us each; the best few of all mostly hold enough that
+            # pass, and these are the same.
+            cheap = tuple(one for one in query.where if one.field == "document")
+            some = replace(query, k=min(MAX_K, max(_LOOKED_AT, 4 * wanted)), offset=0, where=cheap)
+            passing = [hit for hit in self._ask(what, field, some) if passes(hit.document, hit.metadata, query.where)]
+            if len(passing) >= wanted:
+                return passing[query.offset : wanted]
+        return self._ask(what, field, query)
+
+    def _ask(self, what: Any, field: str, query: Query) -> list[Hit]:
         found = self._call(
             lambda client: client.search(
                 self.collection,
@@ -310,10 +326,10 @@ class Milvus:
             )
         )
         hits = list(found[0]) if found else []
-        return [_hit(hit["entity"], float(hit["distance"])) for hit in hits[query.offset :]]
+        return [hit_of(hit["entity"], float(hit["distance"])) for hit in hits[query.offset :]]
 
     def _texts(self) -> Iterator[tuple[str, str]]:
-        for page in self._rows.pages(self.collection, ["text"], 5000):
+        for page in self._rows.pages(self.collection, ["text"], 2000, _TEXT_PAGE):
             for row in page:
                 yield row["id"], row["text"]
 
@@ -321,7 +337,7 @@ class Milvus:
         # Rows by their keys alone are looked up; with a filter beside them Milvus Lite reads all that there are.
         where = f"id in [{', '.join(map(literal, keys))}]"
         rows = self._rows.query(self.collection, where, ["id", "tenant", *_OUTPUT])
-        hits = {row["id"]: _hit(row, 0.0) for row in rows if row["tenant"] == query.tenant}
+        hits = {row["id"]: hit_of(row, 0.0) for row in rows if row["tenant"] == query.tenant}
         return {key: hit for key, hit in hits.items() if passes(hit.document, hit.metadata, query.where)}
 
     def _bump(self) -> None:
@@ -334,21 +350,3 @@ class Milvus:
             with self._making:
                 self._call(lambda client: create_versions(client, VERSIONS, self._timeout))
             self._versions_made = True
-
-
-def _hit(entity: Any, score: float) -> Hit:
-    return Hit(entity["document"], entity["chunk"], entity["text"], score, _metadata(entity.get("metadata")))
-
-
-def _row(values: dict[str, Any]) -> Row:
-    metadata = _metadata(values.get("metadata"))
-    return Row(values["document"], values["chunk"], values["text"], values["vector"], metadata, values["tenant"])
-
-
-def _metadata(value: Any) -> dict[str, Any]:
-    """JSON of Milvus, which comes as text from some of its versions."""
-    if isinstance(value, str | bytes):
-        value = json.loads(value)
-    if value is not None and not isinstance(value, dict):
-        raise Failed(f"metadata of a chunk is a {type(value).__name__}, expected an object")
-    return value or {}

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
+from relight.base.errors import Failed
 from relight.retrieval.milvus_connection import literal
+from relight.retrieval.vectors import Hit, Row
 
 T = TypeVar("T")
 
 BATCH = 500
 """Rows of one request: at 1,536 dimensions and long texts well under gRPC's 64 MB."""
+
+
+_PAGE_ROWS = 16_384
+"""The most that a server answers to one query, offset included."""
 
 
 class Call(Protocol):
@@ -45,12 +52,17 @@ class Rows:
         found = self.query(collection, f"id in [{', '.join(map(literal, keys))}]", ["id", "digest"])
         return {row["id"]: row["digest"] for row in found}
 
-    def pages(self, collection: str, fields: Sequence[str], batch: int) -> Iterator[list[dict[str, Any]]]:
-        """All rows in the order of their keys, each page asked for by the last key of the one before."""
+    def pages(
+        self, collection: str, fields: Sequence[str], batch: int, bytes_at_most: int | None = None
+    ) -> Iterator[list[dict[str, Any]]]:
+        """All rows in the order of their keys, each page asked for by the last key of the one before.
+
+        ``bytes_at_most``: pages after the first have as many rows of texts as that, by what the one before has.
+        """
         last = ""
         while True:
             found: list[dict[str, Any]] = self.call(
-                lambda client, last=last: client.query(  # type: ignore[misc]
+                lambda client, last=last, batch=batch: client.query(  # type: ignore[misc]
                     collection,
                     filter=f"id > {literal(last)}",
                     output_fields=["id", *fields],
@@ -67,6 +79,9 @@ class Rows:
                 return
             found.sort(key=lambda row: row["id"])
             last = str(found[-1]["id"])
+            if bytes_at_most is not None:
+                held = sum(len(str(value)) for row in found for value in row.values())
+                batch = max(batch, min(_PAGE_ROWS, bytes_at_most * len(found) // max(1, held)))
             yield found
 
 
@@ -124,3 +139,23 @@ def _plain(value: Any) -> Any:
     return (
         [float(number) for number in value] if type(value).__name__ in ("ndarray", "RepeatedScalarContainer") else value
     )
+
+
+def hit_of(entity: Any, score: float) -> Hit:
+    """A row of an answer, as the seam has it."""
+    return Hit(entity["document"], entity["chunk"], entity["text"], score, _metadata(entity.get("metadata")))
+
+
+def row_of(values: dict[str, Any]) -> Row:
+    """A row that was read with its vector."""
+    metadata = _metadata(values.get("metadata"))
+    return Row(values["document"], values["chunk"], values["text"], values["vector"], metadata, values["tenant"])
+
+
+def _metadata(value: Any) -> dict[str, Any]:
+    """JSON of Milvus, which comes as text from some of its versions."""
+    if isinstance(value, str | bytes):
+        value = json.loads(value)
+    if value is not None and not isinstance(value, dict):
+        raise Failed(f"metadata of a chunk is a {type(value).__name__}, expected an object")
+    return value or {}
