@@ -68,7 +68,7 @@ class Retrieve(sdk.Step):
         answer: dict[str, Any] = {
             "query": question.text,
             "mode": found.mode,
-            "hits": [_told(hit) for hit in found.hits],
+            "hits": [question.shown(_told(hit)) for hit in found.hits],
             "timings": {**timings, "total_ms": _ms(time.perf_counter() - begun)},
         }
         if cached:

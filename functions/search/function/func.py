@@ -50,6 +50,7 @@ class Search(sdk.Step):
         rerank = rerank and not too_deep
         if rerank:
             wanted |= {"k": self._depth, "offset": 0}
+            wanted.pop("output_fields", None)  # rerank reads the text, whoever gets it
         begun = time.monotonic()
         found = self.retrieve.call(wanted, headers, timeout=until - begun)
         retrieved = time.monotonic()
@@ -69,7 +70,8 @@ class Search(sdk.Step):
                 degraded["rerank"] = error.message
             timings["rerank_ms"] = _ms(time.monotonic() - retrieved)
         if rerank:
-            answer["hits"] = answer["hits"][question.offset : question.offset + question.k]
+            page = answer["hits"][question.offset : question.offset + question.k]
+            answer["hits"] = [question.shown(hit) for hit in page]
         if degraded:
             answer["degraded"] = degraded
         return {**answer, "timings": timings}

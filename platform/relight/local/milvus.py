@@ -61,7 +61,7 @@ def start(folder: str, port: int) -> tuple[Any, Any, int]:
 
     limits = [(f"grpc.max_{way}_message_length", MESSAGE_BYTES) for way in ("receive", "send")]
     # pymilvus pings each 10 s, also while nothing goes on, and a server of gRPC hangs up on those by default.
-    pings = [("grpc.http2.min_recv_ping_interval_without_data_ms", 5000), ("grpc.keepalive_permit_without_calls", 1)]
+    pings = [("grpc.http2.min_ping_interval_without_data_ms", 5000), ("grpc.keepalive_permit_without_calls", 1)]
     database = MilvusLite(folder)
     server = grpc.server(ThreadPoolExecutor(_AT_ONCE, "milvus"), options=[*limits, *pings, ("grpc.so_reuseport", 0)])
     milvus_pb2_grpc.add_MilvusServiceServicer_to_server(InTurn(MilvusServicer(database)), server)
