@@ -41,7 +41,12 @@ class Split(sdk.Step):
         ]
         if problems:
             raise sdk.BadInput.of(problems)
-        return Cutting.of(str(options.get("by", self._cutting.by)), options.get("size"), options.get("overlap"))
+        by = str(options.get("by", self._cutting.by))
+        try:
+            return Cutting.of(by, options.get("size"), options.get("overlap"))
+        except sdk.BadInput as error:
+            wrong = [sdk.Problem(f"split.{one.path}", one.message) for one in error.problems]
+            raise sdk.BadInput.of(wrong) from None
 
 
 def _number(env: Any, name: str) -> int | None:

@@ -175,7 +175,8 @@ def _build(
         print_json({"collection": after.collection, "index": after.index, "rows": after.rows, "seconds": seconds})
     else:
         print(f"{collection}: {standing.index} → {after.index} over {after.rows:,} rows in {took:.1f} s")
-        print(_wrapped(f"because {chosen.reason}"))
+        if kind is None:
+            print(_wrapped(f"because {chosen.reason}"))
 
 
 def _choose(
