@@ -9,10 +9,13 @@ from typing import Any
 from relight import sdk
 from relight.retrieval.questions import FIELDS, Question
 from relight.retrieval.remote import RemoteSearch, RemoteStep
+from relight.retrieval.variables import flag, whole
 
 TIMEOUT = 30.0
 """Seconds for the whole: two functions from zero included."""
 MAX_TIMEOUT = 300.0
+DEPTH = 20
+"""Hits that are given to rerank."""
 RERANK_TIMEOUT = 3.0
 """Seconds that a better order is waited for where the question does not say for how long an answer may be."""
 
@@ -36,8 +39,8 @@ class Search(sdk.Step):
         self.retrieve = RemoteSearch("retrieve", env["RETRIEVE_URL"], MAX_TIMEOUT, router, "RETRIEVE_URL")
         if env.get("RERANK_URL"):
             self.reranker = RemoteStep("rerank", env["RERANK_URL"], MAX_TIMEOUT, router, "RERANK_URL")
-        self._rerank = env.get("SEARCH_RERANK", "false").lower() == "true"
-        self._depth = int(env.get("SEARCH_RERANK_DEPTH") or 20)
+        self._rerank = flag(env, "SEARCH_RERANK")
+        self._depth = whole(env, "SEARCH_RERANK_DEPTH", DEPTH, low=1) or DEPTH
 
     def run(self, data: Any, event: sdk.Event | None) -> dict[str, Any]:
         question = Question.parse(data, "hybrid", ("rerank", "timeout_ms"))
