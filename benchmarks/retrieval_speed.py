@@ -82,7 +82,7 @@ def throughput(uri: str, chunks: int) -> int:
     """Through the seam against raw inserts of the same rows into a like collection, in turns, batch by batch.
 
     All end alike: a row is in the server's log, and found, when its call returns, and at the end every row is flushed
-    into a segment; that last flush counts. Raw inserts check nothing: sent twice, a row would be written twice.
+    into a segment; that last flush counts. Raw inserts check nothing: a server keeps a row twice that is sent twice.
     """
     from pymilvus import MilvusClient
 
