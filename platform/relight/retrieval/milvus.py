@@ -54,8 +54,6 @@ FLUSH_ROWS, LEAVE_ROWS = 5000, 1000
 """What Milvus Lite is let hold in memory: while rows are only written, and when the writer looks at them or goes."""
 _LOOKED_AT = 200
 """Of the best, where Milvus Lite is not asked to filter: one in ten has to pass for ten answers."""
-_TEXT_PAGE = 32 * 2**20
-"""Bytes of one page of texts: Milvus Lite looks at every row for each page."""
 _PASSES = 20
 """Of a rebuild, however much is written meanwhile: the last one, after the switch, copies what is left."""
 
@@ -329,7 +327,7 @@ class Milvus:
         return [hit_of(hit["entity"], float(hit["distance"])) for hit in hits[query.offset :]]
 
     def _texts(self) -> Iterator[tuple[str, str]]:
-        for page in self._rows.pages(self.collection, ["text"], 2000, _TEXT_PAGE):
+        for page in self._rows.pages(self.collection, ["text"], 5000):
             for row in page:
                 yield row["id"], row["text"]
 

@@ -16,10 +16,6 @@ BATCH = 500
 """Rows of one request: at 1,536 dimensions and long texts well under gRPC's 64 MB."""
 
 
-_PAGE_ROWS = 16_384
-"""The most that a server answers to one query, offset included."""
-
-
 class Call(Protocol):
     """Runs something with the client, on a collection, which is loaded first where that is needed."""
 
@@ -52,17 +48,12 @@ class Rows:
         found = self.query(collection, f"id in [{', '.join(map(literal, keys))}]", ["id", "digest"])
         return {row["id"]: row["digest"] for row in found}
 
-    def pages(
-        self, collection: str, fields: Sequence[str], batch: int, bytes_at_most: int | None = None
-    ) -> Iterator[list[dict[str, Any]]]:
-        """All rows in the order of their keys, each page asked for by the last key of the one before.
-
-        ``bytes_at_most``: pages after the first have as many rows of texts as that, by what the one before has.
-        """
+    def pages(self, collection: str, fields: Sequence[str], batch: int) -> Iterator[list[dict[str, Any]]]:
+        """All rows in the order of their keys, each page asked for by the last key of the one before."""
         last = ""
         while True:
             found: list[dict[str, Any]] = self.call(
-                lambda client, last=last, batch=batch: client.query(  # type: ignore[misc]
+                lambda client, last=last: client.query(  # type: ignore[misc]
                     collection,
                     filter=f"id > {literal(last)}",
                     output_fields=["id", *fields],
@@ -79,9 +70,6 @@ class Rows:
                 return
             found.sort(key=lambda row: row["id"])
             last = str(found[-1]["id"])
-            if bytes_at_most is not None:
-                held = sum(len(str(value)) for row in found for value in row.values())
-                batch = max(batch, min(_PAGE_ROWS, bytes_at_most * len(found) // max(1, held)))
             yield found
 
 
