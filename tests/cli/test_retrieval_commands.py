@@ -65,6 +65,8 @@ def test_status_plan_and_build(capsys: pytest.CaptureFixture[str], store: str) -
         (("status", "nobody"), "there is no collection 'nobody' in this store"),
         (("rebuild", "--kind", "IVF_PQ"), "this store builds FLAT, and not IVF_PQ"),
         (("plan", "--memory", "much"), "--memory: 'much' is not a quantity"),
+        (("plan", "--rows", "-5", "--dimension", "3"), "--rows"),
+        (("plan", "--rows", "5", "--dimension", "0"), "--dimension"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

@@ -85,7 +85,8 @@ class Service:
     """Milvus as local mode runs it, on a loop of its own, so that tests can be plain functions."""
 
     def __init__(self, folder: Path) -> None:
-        self.backing = Backing(folder / "services", folder / "logs")
+        # A test that kills it says when it comes back.
+        self.backing = Backing(folder / "services", folder / "logs", restart_after=3600.0)
         self.log = folder / "logs" / "milvus.log"
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="milvus")

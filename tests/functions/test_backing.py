@@ -52,6 +52,27 @@ def test_who_asks_at_once_waits_for_one_start_and_its_port_stays(tmp_path: Path)
     asyncio.run(story())
 
 
+def test_one_that_died_is_back_without_being_asked_for(tmp_path: Path) -> None:
+    async def story() -> None:
+        service = Backing(tmp_path / "services", tmp_path / "logs", restart_after=0.01)
+        uri = (await service.ensure("milvus"))["MILVUS_URI"]
+        port = int(uri.rpartition(":")[2])
+        first = recorded(tmp_path)["pid"]
+        os.kill(first, signal.SIGKILL)
+        await until_gone(first)
+        async with asyncio.timeout(30):
+            while True:
+                with suppress(OSError):
+                    (await asyncio.open_connection("127.0.0.1", port))[1].close()
+                    break
+                await asyncio.sleep(0.05)
+        assert recorded(tmp_path)["pid"] != first
+        assert (await service.ensure("milvus"))["MILVUS_URI"] == uri
+        await service.stop()
+
+    asyncio.run(story())
+
+
 def test_nothing_is_started_before_it_is_asked_for(tmp_path: Path) -> None:
     async def story() -> None:
         service = Backing(tmp_path / "services", tmp_path / "logs")

@@ -127,6 +127,9 @@ def test_what_is_indexed_is_found_at_once_and_ranked(index: Any, retrieve: Any, 
     }
     assert set(answer["timings"]) == {"embed_ms", "search_ms", "total_ms"}
     json.dumps(answer)
+    for chosen, more in ((["text"], {"text": "d 0"}), (["lang"], {"metadata": {"lang": "en"}}), ([], {})):
+        (hit,) = retrieve.run({"query": "question", "k": 1, "output_fields": chosen}, None)["hits"]
+        assert hit == {"document": "d", "chunk": "0", "score": hit["score"], **more}
 
 
 def test_the_same_event_twice_changes_nothing(index: Any, env: dict[str, str]) -> None:

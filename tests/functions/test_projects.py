@@ -69,3 +69,26 @@ def test_the_front_door_serves_models_of_the_repository(
 def test_what_the_environment_lacks_is_named(start: Callable[..., Any], name: str, missing: str) -> None:
     with pytest.raises(ValueError, match=f"{missing} (is )?not set"):
         start(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "value", "expected"),
+    [
+        ("split", "SPLIT_SIZE", "-1", "a whole number from 0"),
+        ("index", "VECTOR_METRIC", "euclid", "cosine, ip"),
+        ("retrieve", "RETRIEVE_MODE", "best", "hybrid, dense, bm25"),
+        ("retrieve", "RETRIEVE_FUSION", "best", "rrf, weighted"),
+        ("retrieve", "RETRIEVE_WEIGHTS", "dense", "weights such as"),
+        ("retrieve", "RECALL_EVERY", "hourly", "seconds such as"),
+        ("retrieve", "RESULT_CACHE", "no", "a whole number from 0"),
+        ("search", "SEARCH_RERANK", "yes", "true or false"),
+        ("search", "SEARCH_RERANK_DEPTH", "0", "a whole number from 1"),
+    ],
+    ids=lambda value: value if value.isupper() else "",
+)
+def test_a_variable_that_is_wrong_is_named(
+    start: Callable[..., Any], name: str, variable: str, value: str, expected: str
+) -> None:
+    env = {"MILVUS_URI": "http://127.0.0.1:1", "EMBED_URL": "http://127.0.0.1:1", "RETRIEVE_URL": "http://127.0.0.1:1"}
+    with pytest.raises(ValueError, match=f"^{variable}: expected {expected}.*got '{value}'"):
+        start(name, {**env, variable: value})

@@ -107,6 +107,22 @@ def test_the_two_steps(search: Any, retrieve: Step, rerank: Step) -> None:
     assert set(better["timings"]) == {"embed_ms", "retrieve_ms", "rerank_ms"}
     second = search.run({"query": "q", "k": 2, "offset": 2, "rerank": True}, None)
     assert names(second) == ["b", "a"]
+    deep = search.run({"query": "q", "k": 15, "offset": 10, "rerank": True}, None)
+    assert retrieve.seen[-1][1] == {"query": "q", "k": 15, "offset": 10}
+    assert deep["degraded"] == {"rerank": "only the best 20 are reranked, and k + offset asks for more"}
+
+
+def test_rerank_reads_texts_that_the_caller_does_not_want(search: Any, retrieve: Step, rerank: Step) -> None:
+    found = [{**hit, "metadata": {"lang": "en", "page": 3}} for hit in hits("a", "b")]
+    retrieve.answer = lambda data: (200, {"mode": "hybrid", "hits": found})
+    answer = search.run({"query": "q", "rerank": True, "output_fields": ["page", "nothing"]}, None)
+    assert "output_fields" not in retrieve.seen[-1][1]
+    assert [hit["text"] for hit in rerank.seen[-1][1]["hits"]] == ["a", "b"]
+    assert answer["hits"][0] == {"document": "b", "chunk": "0", "score": 1.0, "metadata": {"page": 3}}
+    search.run({"query": "q", "output_fields": ["text"]}, None)
+    assert retrieve.seen[-1][1]["output_fields"] == ["text"]
+    with pytest.raises(BadInput, match="output_fields"):
+        search.run({"query": "q", "output_fields": "text"}, None)
 
 
 def test_deadline_trace_and_id_go_on(search: Any, retrieve: Step, rerank: Step) -> None:

@@ -78,6 +78,18 @@ def test_writing_the_same_again_changes_nothing(store: VectorStore) -> None:
     assert [hit.text for hit in store.search(X, Query(k=1))] == ["other words"]
 
 
+def test_a_large_write_has_the_last_of_a_chunk_that_comes_twice(store: VectorStore) -> None:
+    store.ensure(SPACE)
+    many = [Row(f"d{number}", "0", f"text {number}", XY) for number in range(620)]
+    assert store.upsert([*many, Row("d7", "0", "seven again", X)]) == 620
+    assert store.count() == 620
+    assert [hit.text for hit in store.search(X, Query(k=1))] == ["seven again"]
+    before = store.version()
+    assert store.upsert([*many[:7], *many[8:]]) == 0
+    assert store.version() == before
+    assert store.upsert(many) == 1
+
+
 def test_a_document_is_deleted_and_only_that(store: VectorStore) -> None:
     store.ensure(SPACE)
     store.upsert(rows(X, Y, Z) + rows(X, document="e") + rows(X, document="d", tenant="other"))

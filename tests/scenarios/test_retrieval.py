@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from queue import Queue
+from threading import Thread
+from typing import Any
 
 import jsonschema
 import numpy as np
 import onnxruntime
+import yaml
 from kit import apply_embed, http, post
 from rich.console import Console
 from tables import ROOT
@@ -68,6 +74,11 @@ def index(stack: RunningPlatform, only: set[str] | None = None) -> int:
     return len(chosen)
 
 
+def apply_searching(stack: RunningPlatform) -> None:
+    for name in ("rerank", "search"):
+        stack.relight("apply", "-f", str(ROOT / f"manifests/base/{name}.yaml"))
+
+
 def test_twenty_questions(stack: RunningPlatform) -> None:
     assert index(stack) > 300
     assert hits(stack) >= NEEDED
@@ -75,8 +86,7 @@ def test_twenty_questions(stack: RunningPlatform) -> None:
 
 def test_one_url_searches_and_reranks(stack: RunningPlatform) -> None:
     """After the test above: its documents are there, and retrieve and embed are up or not, as it happens."""
-    for name in ("rerank", "search"):
-        stack.relight("apply", "-f", str(ROOT / f"manifests/base/{name}.yaml"))
+    apply_searching(stack)
     url = f"{stack.functions}/default/search"
     plain = post(url, {"query": "ask for a password without echo", "k": 3}, x_request_id="r1")
     assert plain.status == 200, plain.data
@@ -86,6 +96,83 @@ def test_one_url_searches_and_reranks(stack: RunningPlatform) -> None:
     assert (better["reranker"], len(better["hits"])) == ("late-interaction", 3)
     assert {"embed_ms", "search_ms", "words_ms", "rerank_ms"} <= better["timings"].keys()
     assert post(url, {"query": "", "k": 0}).status == 400
+
+
+def test_questions_go_by_events_too(stack: RunningPlatform, tmp_path: Path) -> None:
+    """retrieve, then rerank, each asked by an event; and search by a Broker, whose answer comes back as an event."""
+    index(stack, only={"getpass", "argparse", "zipfile", "random"})
+    apply_searching(stack)
+    sample = json.loads((ROOT / "events/samples/dev.relight.query.v1.json").read_text())
+    asked = {"query": "ask for a password without echo", "k": 4}
+    headers = {f"ce-{name}": str(sample[name]) for name in ("specversion", "id", "source", "type")}
+    seen = []
+    data: Any = asked
+    for function in ("retrieve", "rerank"):
+        answer = post(f"{stack.functions}/default/{function}", data, **headers)
+        assert answer.status == 200, (function, answer.data)
+        data = valid(answer.headers["ce-type"], answer.data)
+        seen.append((answer.headers["ce-type"], answer.headers["ce-source"], answer.headers["ce-causationid"]))
+        headers = {name.lower(): value for name, value in answer.headers.items() if name.lower().startswith("ce-")}
+        assert data["hits"][0]["document"] == "getpass"
+    assert seen[0] == ("dev.relight.hits.v1", "/default/retrieve", sample["id"])
+    assert seen[1][:2] == ("dev.relight.reranked.v1", "/default/rerank")
+    assert (data["mode"], data["reranker"], len(data["hits"])) == ("hybrid", "late-interaction", 4)
+    assert {"embed_ms", "rerank_ms"} <= data["timings"].keys()
+
+    with heard() as (url, arrived):
+        flow = tmp_path / "flow.yaml"
+        to_search = {"ref": {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "search"}}
+        flow.write_text(
+            trigger("ask", {"type": "dev.relight.query.v1"}, to_search)
+            + trigger("answers", {"type": "dev.relight.hits.v1", "source": "/default/search"}, {"uri": url})
+        )
+        stack.relight("apply", "-f", str(flow))
+        sent = {f"ce-{name}": str(sample[name]) for name in ("specversion", "source", "type")}
+        url = f"{stack.broker}/default/default"
+        assert post(url, {**asked, "rerank": True}, **sent, ce_id="asked-by-event").status == 202
+        came, body = arrived.get(timeout=60)
+        found = valid(came["ce-type"], body)
+        assert (came["ce-causationid"], found["reranker"]) == ("asked-by-event", "late-interaction")
+        assert found["hits"][0]["document"] == "getpass"
+        stack.relight("delete", "-f", str(flow))
+
+
+def valid(kind: str, body: bytes) -> Any:
+    """The JSON of an event, which is as the catalogue has its type."""
+    data = json.loads(body)
+    jsonschema.validate(data, json.loads((ROOT / f"events/schemas/{kind}.json").read_text()))
+    return data
+
+
+def trigger(name: str, exact: dict[str, str], subscriber: dict[str, Any]) -> str:
+    spec = {"broker": "default", "filters": [{"exact": exact}], "subscriber": subscriber}
+    kind = {"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger"}
+    return f"---\n{yaml.safe_dump({**kind, 'metadata': {'name': name}, 'spec': spec})}"
+
+
+@contextmanager
+def heard() -> Iterator[tuple[str, Queue[tuple[dict[str, str], bytes]]]]:
+    """A listener on loopback, and what comes to it."""
+    arrived: Queue[tuple[dict[str, str], bytes]] = Queue()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            arrived.put(({name.lower(): value for name, value in self.headers.items()}, body))
+            self.send_response(202)
+            self.end_headers()
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", arrived
+        finally:
+            server.shutdown()
+            thread.join(10)
 
 
 def test_zeroed_weights_fail_the_twenty_questions(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 from relight import sdk
 from relight.retrieval.documents import Piece, Pieces
 from relight.retrieval.stores import store_of
-from relight.retrieval.vectors import DEFAULT_TENANT, Row, Space, VectorStore
+from relight.retrieval.variables import one_of
+from relight.retrieval.vectors import DEFAULT_TENANT, METRICS, Row, Space, VectorStore
 
 
 class Index(sdk.Step):
@@ -24,7 +25,7 @@ class Index(sdk.Step):
     def load(self) -> None:
         # It connects at the first document: a store that is down now is no reason to be unable for good.
         self.store = store_of(self.context.env)
-        self._metric = self.context.env.get("VECTOR_METRIC") or "cosine"
+        self._metric = one_of(self.context.env, "VECTOR_METRIC", METRICS, "cosine")
 
     def run(self, data: Any, event: sdk.Event | None) -> dict[str, Any]:
         pieces = Pieces.parse(data, vectors=True)

@@ -16,11 +16,13 @@ class Rerank(sdk.Step):
     """``{"query": text, "hits": [{"text": ...}, ...], "k": 10}`` to the best of the hits, best first.
 
     With a cross-encoder in the model repository (``RELIGHT_MODEL``) by that; with an encoder, whose output has a state
-    for each token, by late interaction. What a hit has beside ``text`` comes back as it was.
+    for each token, by late interaction. What a hit has beside ``text`` comes back as it was, and so does what retrieve
+    said of its answer: by events ``dev.relight.hits.v1`` becomes ``dev.relight.reranked.v1``, another type, so that a
+    Trigger for hits does not send them round and round.
     """
 
     uses_repository: ClassVar[bool] = True
-    reply_type = "dev.relight.hits.v1"
+    reply_type = "dev.relight.reranked.v1"
     concurrency = 2
     reranker: Reranker
 
@@ -38,12 +40,14 @@ class Rerank(sdk.Step):
         begun = time.perf_counter()
         scores = self.reranker.score(query, [str(hit["text"]) for hit in hits])
         order = sorted(range(len(hits)), key=lambda row: -scores[row])[:k]
+        said = {name: data[name] for name in ("mode", "degraded") if name in data}
         return {
+            **said,
             "query": query,
             "reranker": self.reranker.kind,
             "model": self.context.env.get("RELIGHT_MODEL") or self.context.model,
             "hits": [{**hits[row], "rerank_score": round(scores[row], 6)} for row in order],
-            "timings": {"rerank_ms": round((time.perf_counter() - begun) * 1000, 3)},
+            "timings": {**_timings(data), "rerank_ms": round((time.perf_counter() - begun) * 1000, 3)},
         }
 
 
@@ -66,6 +70,12 @@ def _parse(data: Any) -> tuple[str, list[Mapping[str, Any]], int]:
     if problems:
         raise sdk.BadInput.of(problems)
     return str(query), hits, k
+
+
+def _timings(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the steps before took."""
+    before = data.get("timings")
+    return before if isinstance(before, Mapping) else {}
 
 
 def new() -> Rerank:

@@ -14,6 +14,7 @@ from relight.retrieval.questions import Question
 from relight.retrieval.remote import RemoteEncoder
 from relight.retrieval.searching import FUSIONS, MODES, Found, Fusion, Searcher
 from relight.retrieval.stores import store_of
+from relight.retrieval.variables import one_of, seconds, whole
 from relight.retrieval.vectors import Hit, Space, VectorStore, check_space
 
 log = logging.getLogger("relight.retrieve")
@@ -43,13 +44,13 @@ class Retrieve(sdk.Step):
         self.encoder = RemoteEncoder(
             env["EMBED_URL"], env.get("EMBED_MODEL") or "minilm", EMBED_TIMEOUT, env.get("RELIGHT_ROUTER")
         )
-        self._mode = _one_of(env.get("RETRIEVE_MODE") or "hybrid", MODES, "RETRIEVE_MODE")
-        method = _one_of(env.get("RETRIEVE_FUSION") or "weighted", FUSIONS, "RETRIEVE_FUSION")
+        self._mode = one_of(env, "RETRIEVE_MODE", MODES, "hybrid")
+        method = one_of(env, "RETRIEVE_FUSION", FUSIONS, "weighted")
         self._fusion = Fusion(method, _weights(env.get("RETRIEVE_WEIGHTS") or "dense=1,bm25=1"))
-        self._cache: ResultCache[Found] = ResultCache(int(env.get("RESULT_CACHE") or ENTRIES))
+        self._cache: ResultCache[Found] = ResultCache(whole(env, "RESULT_CACHE", ENTRIES) or 0)
         self._sample = RollingSample()
         # On a store of its own: a scan must not be in the way of searches.
-        self._watch = RecallWatch(store_of(env), self._sample, self._tell, float(env.get("RECALL_EVERY") or 0))
+        self._watch = RecallWatch(store_of(env), self._sample, self._tell, seconds(env, "RECALL_EVERY", 0.0))
         self._watch.start()
 
     def run(self, data: Any, event: sdk.Event | None) -> dict[str, Any]:
@@ -68,7 +69,7 @@ class Retrieve(sdk.Step):
         answer: dict[str, Any] = {
             "query": question.text,
             "mode": found.mode,
-            "hits": [_told(hit) for hit in found.hits],
+            "hits": [question.shown(_told(hit)) for hit in found.hits],
             "timings": {**timings, "total_ms": _ms(time.perf_counter() - begun)},
         }
         if cached:
@@ -111,12 +112,6 @@ class Retrieve(sdk.Step):
 def _told(hit: Hit) -> dict[str, Any]:
     metadata = {"metadata": dict(hit.metadata)} if hit.metadata else {}
     return {"document": hit.document, "chunk": hit.chunk, "text": hit.text, "score": hit.score, **metadata}
-
-
-def _one_of(value: str, known: tuple[str, ...], variable: str) -> str:
-    if value not in known:
-        raise ValueError(f"{variable}: expected {', '.join(known)}, got {value!r}")
-    return value
 
 
 def _weights(text: str) -> dict[str, float]:

@@ -9,10 +9,13 @@ from typing import Any
 from relight import sdk
 from relight.retrieval.questions import FIELDS, Question
 from relight.retrieval.remote import RemoteSearch, RemoteStep
+from relight.retrieval.variables import flag, whole
 
 TIMEOUT = 30.0
 """Seconds for the whole: two functions from zero included."""
 MAX_TIMEOUT = 300.0
+DEPTH = 20
+"""Hits that are given to rerank."""
 RERANK_TIMEOUT = 3.0
 """Seconds that a better order is waited for where the question does not say for how long an answer may be."""
 
@@ -36,8 +39,8 @@ class Search(sdk.Step):
         self.retrieve = RemoteSearch("retrieve", env["RETRIEVE_URL"], MAX_TIMEOUT, router, "RETRIEVE_URL")
         if env.get("RERANK_URL"):
             self.reranker = RemoteStep("rerank", env["RERANK_URL"], MAX_TIMEOUT, router, "RERANK_URL")
-        self._rerank = env.get("SEARCH_RERANK", "false").lower() == "true"
-        self._depth = int(env.get("SEARCH_RERANK_DEPTH") or 20)
+        self._rerank = flag(env, "SEARCH_RERANK")
+        self._depth = whole(env, "SEARCH_RERANK_DEPTH", DEPTH, low=1) or DEPTH
 
     def run(self, data: Any, event: sdk.Event | None) -> dict[str, Any]:
         question = Question.parse(data, "hybrid", ("rerank", "timeout_ms"))
@@ -46,14 +49,18 @@ class Search(sdk.Step):
         headers = sdk.headers_onward(event)
         wanted = {name: data[name] for name in FIELDS if name in data}
         # The order of one page is made from the first page on: page 2 of another order would repeat hits of page 1.
-        rerank = rerank and question.offset + question.k <= self._depth
+        too_deep = rerank and question.offset + question.k > self._depth
+        rerank = rerank and not too_deep
         if rerank:
             wanted |= {"k": self._depth, "offset": 0}
+            wanted.pop("output_fields", None)  # rerank reads the text, whoever gets it
         begun = time.monotonic()
         found = self.retrieve.call(wanted, headers, timeout=until - begun)
         retrieved = time.monotonic()
         answer: dict[str, Any] = {"query": question.text, "mode": found["mode"], "hits": found["hits"]}
         degraded = dict(found.get("degraded") or {})
+        if too_deep and "rerank" in data:
+            degraded["rerank"] = f"only the best {self._depth} are reranked, and k + offset asks for more"
         timings = {**found.get("timings", {}), "retrieve_ms": _ms(retrieved - begun)}
         if rerank and found["hits"]:
             try:
@@ -66,7 +73,8 @@ class Search(sdk.Step):
                 degraded["rerank"] = error.message
             timings["rerank_ms"] = _ms(time.monotonic() - retrieved)
         if rerank:
-            answer["hits"] = answer["hits"][question.offset : question.offset + question.k]
+            page = answer["hits"][question.offset : question.offset + question.k]
+            answer["hits"] = [question.shown(hit) for hit in page]
         if degraded:
             answer["degraded"] = degraded
         return {**answer, "timings": timings}

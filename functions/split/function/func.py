@@ -7,6 +7,7 @@ from typing import Any
 from relight import sdk
 from relight.retrieval.chunking import Cutting, RepositoryTokenizer, chunks_of
 from relight.retrieval.documents import Document
+from relight.retrieval.variables import whole
 
 
 class Split(sdk.Step):
@@ -20,7 +21,7 @@ class Split(sdk.Step):
 
     def load(self) -> None:
         env = self.context.env
-        size, overlap = _number(env, "SPLIT_SIZE"), _number(env, "SPLIT_OVERLAP")
+        size, overlap = whole(env, "SPLIT_SIZE", None), whole(env, "SPLIT_OVERLAP", None)
         self._cutting = Cutting.of(env.get("SPLIT_BY") or "words", size, overlap)
         self._tokenizer = RepositoryTokenizer(env.get("SPLIT_MODEL") or "minilm", env)
 
@@ -41,16 +42,12 @@ class Split(sdk.Step):
         ]
         if problems:
             raise sdk.BadInput.of(problems)
-        return Cutting.of(str(options.get("by", self._cutting.by)), options.get("size"), options.get("overlap"))
-
-
-def _number(env: Any, name: str) -> int | None:
-    value = env.get(name)
-    if not value:
-        return None
-    if not value.isdecimal():
-        raise ValueError(f"{name}: expected a whole number, got {value!r}")
-    return int(value)
+        by = str(options.get("by", self._cutting.by))
+        try:
+            return Cutting.of(by, options.get("size"), options.get("overlap"))
+        except sdk.BadInput as error:
+            wrong = [sdk.Problem(f"split.{one.path}", one.message) for one in error.problems]
+            raise sdk.BadInput.of(wrong) from None
 
 
 def new() -> Split:

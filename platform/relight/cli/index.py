@@ -44,8 +44,8 @@ _GROWTH = typer.Option(min=1.0, help="What the rows will be multiplied by.")
 @command.command()
 def plan(
     collection: Annotated[str, _COLLECTION] = "documents",
-    rows: Annotated[int | None, typer.Option(help="As if it had so many.", show_default=False)] = None,
-    dimension: Annotated[int | None, typer.Option(help="As if it had so many.", show_default=False)] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="As if it had so many.", show_default=False)] = None,
+    dimension: Annotated[int | None, typer.Option(min=1, help="As if it had so many.", show_default=False)] = None,
     memory: Annotated[str | None, _MEMORY] = None,
     recall: Annotated[float, _RECALL] = 0.95,
     growth: Annotated[float, _GROWTH] = 1.5,
@@ -175,7 +175,8 @@ def _build(
         print_json({"collection": after.collection, "index": after.index, "rows": after.rows, "seconds": seconds})
     else:
         print(f"{collection}: {standing.index} → {after.index} over {after.rows:,} rows in {took:.1f} s")
-        print(_wrapped(f"because {chosen.reason}"))
+        if kind is None:
+            print(_wrapped(f"because {chosen.reason}"))
 
 
 def _choose(

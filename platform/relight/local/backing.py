@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from relight.base.errors import BadInput, Deadline, PlatformError
+from relight.base.tasks import Tasks
 from relight.proc.child import Child
 from relight.proc.spawn import spawn
 
@@ -29,6 +30,8 @@ START_TIMEOUT = 30.0
 """Seconds until it must serve. A quiet machine needs one; a large database is read at the start."""
 GRACE = 10.0
 """Seconds from SIGTERM to SIGKILL: twice what it gives to calls in flight."""
+RESTART_AFTER, RESTART_AT_MOST = 1.0, 30.0
+"""Seconds from its death to a new start; doubled each time that it lived for less than the second of them."""
 
 
 @dataclass
@@ -40,14 +43,20 @@ class _Running:
 
 
 class Backing:
-    """The backing services of one platform. ``logs`` gets a log for each."""
+    """The backing services of one platform. ``logs`` gets a log for each.
 
-    def __init__(self, services: Path, logs: Path) -> None:
+    One that dies is started again, ``restart_after`` seconds later: the replicas that use it may live on for days.
+    """
+
+    def __init__(self, services: Path, logs: Path, restart_after: float = RESTART_AFTER) -> None:
         self._folder = services / "milvus"
         self._log = logs / "milvus.log"
         self._milvus: _Running | None = None
         self._starting = asyncio.Lock()
         self._stopped = False
+        self._restart_after = restart_after
+        self._pause = restart_after
+        self._tasks = Tasks("backing")
 
     async def ensure(self, name: str) -> Mapping[str, str]:
         """Have a service running; the environment that leads to it. Who asks at the same time waits for the same start.
@@ -64,17 +73,35 @@ class Backing:
                 self._forget()
             if self._milvus is None:
                 self._milvus = await self._start()
+                self._tasks.spawn(self._watch(self._milvus), "milvus")
             return {"MILVUS_URI": f"http://127.0.0.1:{self._milvus.port}"}
 
     async def stop(self) -> None:
         """End what runs, and wait for it. Idempotent."""
         self._stopped = True
+        await self._tasks.stop()
         async with self._starting:
             if self._milvus is not None:
                 try:
                     await self._milvus.child.stop(GRACE)
                 finally:
                     self._forget()
+        await self._tasks.stop()  # of a start that was going on when the first ones were stopped
+
+    async def _watch(self, running: _Running) -> None:
+        """Start it again when it has died, unless somebody did meanwhile."""
+        begun = asyncio.get_running_loop().time()
+        status = await running.child.wait()
+        if asyncio.get_running_loop().time() - begun > RESTART_AT_MOST:
+            self._pause = self._restart_after
+        pause, self._pause = self._pause, max(self._pause, min(2 * self._pause, RESTART_AT_MOST))
+        log.warning("backing.died service=milvus status=%s: it is started again in %g s", status, pause)
+        await asyncio.sleep(pause)
+        if self._milvus is running:
+            try:
+                await self.ensure("milvus")
+            except (PlatformError, Deadline, OSError) as error:
+                log.error("backing.not_started service=milvus error=%s: the next function that asks starts it", error)
 
     def _forget(self) -> None:
         if self._milvus is not None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
+from relight.base.errors import Failed
 from relight.retrieval.milvus_connection import literal
+from relight.retrieval.vectors import Hit, Row
 
 T = TypeVar("T")
 
@@ -124,3 +127,23 @@ def _plain(value: Any) -> Any:
     return (
         [float(number) for number in value] if type(value).__name__ in ("ndarray", "RepeatedScalarContainer") else value
     )
+
+
+def hit_of(entity: Any, score: float) -> Hit:
+    """A row of an answer, as the seam has it."""
+    return Hit(entity["document"], entity["chunk"], entity["text"], score, _metadata(entity.get("metadata")))
+
+
+def row_of(values: dict[str, Any]) -> Row:
+    """A row that was read with its vector."""
+    metadata = _metadata(values.get("metadata"))
+    return Row(values["document"], values["chunk"], values["text"], values["vector"], metadata, values["tenant"])
+
+
+def _metadata(value: Any) -> dict[str, Any]:
+    """JSON of Milvus, which comes as text from some of its versions."""
+    if isinstance(value, str | bytes):
+        value = json.loads(value)
+    if value is not None and not isinstance(value, dict):
+        raise Failed(f"metadata of a chunk is a {type(value).__name__}, expected an object")
+    return value or {}

@@ -83,8 +83,9 @@ class Qdrant:
     def upsert(self, rows: Sequence[Row]) -> int:
         check_rows(rows, self.collection, self.space())
         written = 0
-        for at in range(0, len(rows), _BATCH):
-            some = {row.key: row for row in rows[at : at + _BATCH]}
+        last = list({row.key: row for row in rows}.items())
+        for at in range(0, len(last), _BATCH):
+            some = dict(last[at : at + _BATCH])
             there = self._digests(list(some))
             new = [row for key, row in some.items() if there.get(_id(key)) != row.digest]
             if new:

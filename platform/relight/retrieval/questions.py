@@ -13,12 +13,15 @@ from relight.retrieval.vectors import DEFAULT_TENANT, NAME_BYTES, Query
 
 MAX_K = 100
 MAX_OFFSET = 900
-FIELDS = ("query", "k", "offset", "filter", "tenant", "mode", "degrade")
+FIELDS = ("query", "k", "offset", "filter", "tenant", "mode", "output_fields", "degrade")
 
 
 @dataclass(frozen=True)
 class Question:
-    """``degrade``: whether an answer without one of the steps is better than none; it says so then."""
+    """``degrade``: whether an answer without one of the steps is better than none; it says so then.
+
+    ``output_fields``: of a hit, ``text`` and fields of its metadata; None: all. Its names and scores are always there.
+    """
 
     text: str
     k: int = 5
@@ -27,11 +30,22 @@ class Question:
     where: tuple[Condition, ...] = ()
     tenant: str = DEFAULT_TENANT
     mode: str = "hybrid"
+    output_fields: tuple[str, ...] | None = None
     degrade: bool = True
 
     def query(self) -> Query:
         """What to search among."""
         return Query(self.k, self.offset, self.where, self.tenant)
+
+    def shown(self, hit: Mapping[str, Any]) -> dict[str, Any]:
+        """A hit as JSON has it, with no more than was asked for."""
+        if self.output_fields is None:
+            return dict(hit)
+        metadata = {name: value for name, value in hit.get("metadata", {}).items() if name in self.output_fields}
+        shown = {name: value for name, value in hit.items() if name != "metadata"}
+        if "text" not in self.output_fields:
+            shown.pop("text", None)
+        return {**shown, "metadata": metadata} if metadata else shown
 
     @classmethod
     def parse(cls, data: Any, mode: str, more: Sequence[str] = ()) -> Question:
@@ -54,6 +68,10 @@ class Question:
         asked = data.get("mode", mode)
         if asked not in MODES:
             problems.append(Problem("mode", f"expected {', '.join(MODES)}"))
+        output = data.get("output_fields")
+        if output is not None and not (isinstance(output, list) and all(isinstance(one, str) for one in output)):
+            problems.append(Problem("output_fields", "expected an array of text and of names of the metadata"))
+            output = None
         if not isinstance(data.get("degrade", True), bool):
             problems.append(Problem("degrade", "expected true or false"))
         known = (*FIELDS, *more)
@@ -61,7 +79,9 @@ class Question:
             problems.append(Problem(str(key), f"unknown; expected {', '.join(known)}"))
         if problems:
             raise BadInput.of(problems)
-        return cls(str(text), k, offset, data.get("filter") or {}, where, str(tenant), asked, data.get("degrade", True))
+        chosen = tuple(output) if output is not None else None
+        where_given, degrade = data.get("filter") or {}, data.get("degrade", True)
+        return cls(str(text), k, offset, where_given, where, str(tenant), asked, chosen, degrade)
 
 
 def _whole(data: Mapping[str, Any], name: str, default: int, low: int, high: int, problems: list[Problem]) -> int:

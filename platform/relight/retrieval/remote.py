@@ -58,7 +58,7 @@ class RemoteStep:
         try:
             status, answer = self._post(path, json.dumps(data).encode(), {**headers, **more}, wait)
         except TimeoutError as error:
-            raise Deadline(f"step {self.name} did not answer within {wait:g} s at {self.url}") from error
+            raise Deadline(f"step {self.name} did not answer within {wait:.3g} s at {self.url}") from error
         except (OSError, http.client.HTTPException) as error:
             raise StepFailed(
                 f"step {self.name} cannot be reached at {self.url}: {_why(error)}", retry_after=1
