@@ -12,7 +12,8 @@ from relight.decide.keepalive import Prices
 from relight.warm import policies, traces
 from relight.warm.generating import KINDS, generate
 from relight.warm.policies import policy
-from relight.warm.simulating import Entries, Outcome, Plan, simulate
+from relight.warm.lines import Plan
+from relight.warm.simulating import Entries, Outcome, simulate
 from relight.warm.traces import Trace
 
 PRICES = Prices()

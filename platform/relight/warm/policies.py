@@ -16,7 +16,8 @@ from relight.decide import hybrid, keepalive
 from relight.decide.hours import HOUR, WEEK, watched
 from relight.decide.idletimes import SPAN, Floats, IdleTimes, Ints, pace_of
 from relight.decide.keepalive import Costs, Prices
-from relight.warm.simulating import Entries, Outcome, Plan, oracle, simulate
+from relight.warm.lines import Plan
+from relight.warm.simulating import Entries, Outcome, oracle, simulate
 from relight.warm.traces import MINUTE
 
 EPOCH = 60
