@@ -13,8 +13,8 @@ that was after their last call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,10 +24,6 @@ from relight.decide.idletimes import Bools, Floats, Ints
 if TYPE_CHECKING:
     from relight.warm.simulating import Entries
 
-ROUNDS = 200
-"""Bound of the rounds in which lines are judged anew; after them what is not settled is judged line by line."""
-FEW = 64
-"""Lines to judge anew, from which on one by one is quicker."""
 TIE = 1e-7
 """Of an interval. A call that comes at the moment at which a replica is ready does not wait, whatever was rounded."""
 
@@ -125,33 +121,17 @@ class Lines:
         size = len(self.function)
         came = np.full(size, -np.inf)
         out = self.judge(slice(None), came).out
-        changed = np.arange(size)
-        for _ in range(ROUNDS):
-            changed = changed[changed + 1 < size]
+        changed = np.arange(size - 1)
+        # As often as the longest chain of lines is long of which each starts what the next one waits for.
+        while len(changed):
             after = changed + 1
             reached = np.where(self.first[after] | (out[changed] <= self.end[changed]), -np.inf, out[changed])
             new = reached != came[after]
             changed, reached = after[new], reached[new]
             came[changed] = reached
-            if len(changed) < FEW:
-                break
             out[changed] = self.judge(changed, reached).out
-        self._one_by_one(changed.tolist(), came, out)
+            changed = changed[changed + 1 < size]
         return came, out
-
-    def _one_by_one(self, seeds: Sequence[int], came: Floats, out: Floats) -> None:
-        size = len(came)
-        for at in seeds:
-            while True:
-                row = np.array([at])
-                out[at] = self.judge(row, came[row]).out[0]
-                at += 1
-                if at == size:
-                    break
-                reached = -np.inf if self.first[at] or out[at - 1] <= self.end[at - 1] else out[at - 1]
-                if reached == came[at]:
-                    break
-                came[at] = reached
 
     def judge(self, at: Ints | slice, came: Floats) -> Judged:
         """Some lines, each for its ``came`` (-inf: none)."""
@@ -196,20 +176,20 @@ class Lines:
         whole = begun & (ready == begin + cold)
         found = np.where(whole, 0.0, np.where(gone & (late > 0), late, late + 1.0))
         found = np.where(found < calls, found, np.inf)
-        _, period, _ = self._period(rows)
+        period = self._period[1][rows]
         with np.errstate(invalid="ignore"):
             last = found + np.floor((calls - 1.0 - found) / period) * period
             out[apart] = np.where(np.isfinite(found), begin + last * space + cold, ready)
         again[apart] = found
 
-    def _period(self, rows: Ints) -> tuple[Floats, Floats, Floats]:
-        """Of lines that are apart: calls that wait for a start, calls from one to the next, and the idle seconds of the
+    @cached_property
+    def _period(self) -> tuple[Floats, Floats, Floats]:
+        """Where lines are apart: calls that wait for a start, calls from one to the next, and the idle seconds of the
         call between that still finds a replica; -1: there is none."""
-        space, cold = self.space[rows], self.cold[rows]
-        late = np.ceil(cold / space - TIE)
+        late = np.ceil(self.cold / self.space - TIE)
         step = np.maximum(late, 1.0)
-        gap = step * space - cold - self.run[rows]
-        found = gap <= self.own[0][rows]
+        gap = step * self.space - self.cold - self.run
+        found = gap <= self.own[0]
         return late, step + found, np.where(found, np.maximum(gap, 0.0), -1.0)
 
     def bill(self, at: Ints, came: Floats, scored_from: float) -> Bill:
@@ -246,7 +226,7 @@ class Lines:
         begin, space, calls = self.begin[rows], self.space[rows], self.calls[rows]
         keep, start = self.own[0][rows], self.cold[rows]
         late, again = judged.late[some], judged.again[some]
-        each, period, found = self._period(rows)
+        each, period, found = (part[rows] for part in self._period)
         # A whole start by the first call is counted with those that repeat it.
         whole = again == 0.0
         cold[some] = np.where(whole, 0.0, cold[some])
