@@ -14,6 +14,9 @@ All is held for many functions at once, in arrays with the function as the first
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -62,6 +65,28 @@ def pace_of(mean: Floats) -> Ints:
     """The class of each mean idle time; of one that is not known (NaN), the last: a function that sleeps."""
     found: Ints = np.searchsorted(PACES, np.nan_to_num(mean, nan=np.inf), side="right").astype(np.int64)
     return found
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of some functions at one moment, each at its pace: all that plans are made of."""
+
+    pace: Ints
+    chances: Floats
+    """``[functions, BINS]``, each row sums to one."""
+    recent: Floats
+    """``[functions, RECENT]``, the newest last; NaN where there were fewer."""
+    began: NDArray[np.uint8]
+    week: NDArray[np.float16]
+
+    def __len__(self) -> int:
+        return len(self.pace)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Known]) -> Known:
+        """Of several moments as one."""
+        columns = zip(*((one.pace, one.chances, one.recent, one.began, one.week) for one in parts), strict=True)
+        return cls(*(np.concatenate(column) for column in columns))
 
 
 class IdleTimes:
@@ -120,44 +145,64 @@ class IdleTimes:
         hour of the week in which each began, where that is known.
         """
         cell = (function * CLASSES + pace) * BINS + bin_of(seconds)
-        active = np.unique(function)
-        place = np.searchsorted(active, function)
-        size = len(active) * CLASSES * BINS
-        cell = cell - (function - place) * CLASSES * BINS
-        new = np.bincount(cell, weight, size).reshape(len(active), CLASSES, BINS)
-        counts = self.counts[active].astype(np.float64)
-        counts *= np.exp(-new.sum(axis=-1, keepdims=True) / MEMORY)
-        self.counts[active] = np.minimum(counts + new, 60000.0)
-        self.fleet = self.fleet * FLEET_FADE + np.minimum(new, FLEET_SHARE).sum(axis=0) / max(len(self), 1)
+        order = np.argsort(cell)
+        start = _runs(cell[order])
+        new = np.add.reduceat(weight[order], start) if len(start) else np.zeros(0)
+        cells = cell[order[start]]
+        # Of each function only the histograms of those paces are touched that it had.
+        parts = cells // BINS
+        place = _runs(parts)
+        touched, total = parts[place], np.add.reduceat(new, place) if len(place) else new
+        at, which = touched // CLASSES, touched % CLASSES
+        counts = self.counts[at, which].astype(np.float64)
+        counts *= np.exp(-total / MEMORY)[:, None]
+        counts[np.searchsorted(touched, parts), cells % BINS] += new
+        self.counts[at, which] = np.minimum(counts, 60000.0)
+        common = np.bincount(cells % (CLASSES * BINS), np.minimum(new, FLEET_SHARE), CLASSES * BINS)
+        self.fleet = self.fleet * FLEET_FADE + common.reshape(CLASSES, BINS) / max(len(self), 1)
         hours = np.full(len(function), UNKNOWN) if began is None else began
         self._keep(function[kept], seconds[kept], hours[kept].astype(np.uint8))
-        return active
+        return at[_runs(at)]
 
     def _keep(self, function: Ints, seconds: Floats, began: Ints) -> None:
         order = np.argsort(function, kind="stable")
         function, seconds, began = function[order], seconds[order], began[order]
-        names, start, number = np.unique(function, return_index=True, return_counts=True)
-        kept = np.minimum(number, RECENT)
-        for many in np.unique(kept):
-            these = kept == many
-            rows = names[these]
-            ends = (start + number)[these]
-            last = ends[:, None] - many + np.arange(many)
-            self.recent[rows] = np.concatenate((self.recent[rows][:, many:], seconds[last]), axis=1)
-            self.began[rows] = np.concatenate((self.began[rows][:, many:], began[last]), axis=1)
+        start = _runs(function)
+        if not len(start):
+            return
+        rows, number = function[start], np.append(start[1:], len(function)) - start
+        # The newest of what was kept and what is new: places below zero are in what was kept, counted from its end.
+        place = np.arange(-RECENT, 0) + number[:, None]
+        old, new = place + RECENT, np.maximum(start[:, None] + place, 0)
+        before, each = place < 0, np.arange(len(rows))[:, None]
+        old = np.where(before, old, 0)
+        self.recent[rows] = np.where(before, self.recent[rows][each, old], seconds[new])
+        self.began[rows] = np.where(before, self.began[rows][each, old], began[new])
 
-    def chances(self, rows: Ints) -> Floats:
-        """For some functions: how likely each bin is, by pace. ``[functions, CLASSES, BINS]``, each row sums to one.
+    def known(self, rows: Ints, pace: Ints) -> Known:
+        """What is known of some functions, each at a pace."""
+        return Known(pace, self.chances(rows, pace), self.recent[rows], self.began[rows], self.week[rows])
+
+    def chances(self, rows: Ints, pace: Ints) -> Floats:
+        """For some functions, each at a pace: how likely each bin is. ``[functions, BINS]``, each row sums to one.
 
         What is known of a function counts by its samples; the fleet counts as ``FLEET_WEIGHT`` of them, and of a fleet
         that knows little itself, all bins are alike.
         """
         total = self.fleet.sum(axis=-1, keepdims=True)
-        fleet = (self.fleet + 1.0 / BINS) / (total + 1.0)
-        own = self.counts[rows].astype(np.float64)
-        number = own.sum(axis=-1, keepdims=True)
-        found: Floats = (own + FLEET_WEIGHT * fleet) / (number + FLEET_WEIGHT)
-        return found
+        fleet = FLEET_WEIGHT * (self.fleet + 1.0 / BINS) / (total + 1.0)
+        own = self.counts[rows, pace].astype(np.float64)
+        weight = own.sum(axis=-1, keepdims=True) + FLEET_WEIGHT
+        own += fleet[pace]
+        own /= weight
+        return own
+
+
+def _runs(ordered: Ints) -> Ints:
+    """Where each run of equal numbers begins."""
+    first = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return np.flatnonzero(first)
 
 
 FLEET_WEIGHT = 4.0

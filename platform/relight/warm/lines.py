@@ -24,8 +24,8 @@ from relight.decide.idletimes import Bools, Floats, Ints
 if TYPE_CHECKING:
     from relight.warm.simulating import Entries
 
-TIE = 1e-7
-"""Of an interval. A call that comes at the moment at which a replica is ready does not wait, whatever was rounded."""
+TIE = 1e-8
+"""Seconds. A call that comes at the moment at which a replica is ready does not wait, whatever was rounded."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Lines:
     def judge(self, at: Ints | slice, came: Floats) -> Judged:
         """Some lines, each for its ``came`` (-inf: none)."""
         begin, space, calls = self.begin[at], self.space[at], self.calls[at]
-        gap = begin - np.maximum(self.before[at], came) - self.run[at]
+        gap = begin - (np.maximum(self.before[at], came) + self.run[at])
         held, first = self.held[0][at], self.first[at]
         begun = (gap > held) | first
         ready = np.where(begun, begin + self.cold[at], np.where(came > begin, came, -np.inf))
@@ -146,8 +146,9 @@ class Lines:
             coming = begun & (gap < then) & (gap >= np.maximum(then - self.cold[at], held)) & ~first
             begun &= ~warm
             ready = np.where(warm, -np.inf, ready)
-            ready = np.where(coming, begin + then - gap, ready)
-        late = np.clip(np.ceil((ready - begin) / space - TIE), 0.0, calls)
+            with np.errstate(invalid="ignore"):  # infinities where nothing comes
+                ready = np.where(coming, begin + (then - gap), ready)
+        late = np.clip(np.ceil((ready - begin - TIE) / space), 0.0, calls)
         again = np.full(len(late), np.inf)
         out = ready.copy()
         apart = np.flatnonzero(self.apart[at])
@@ -186,7 +187,7 @@ class Lines:
     def _period(self) -> tuple[Floats, Floats, Floats]:
         """Where lines are apart: calls that wait for a start, calls from one to the next, and the idle seconds of the
         call between that still finds a replica; -1: there is none."""
-        late = np.ceil(self.cold / self.space - TIE)
+        late = np.ceil((self.cold - TIE) / self.space)
         step = np.maximum(late, 1.0)
         gap = step * self.space - self.cold - self.run
         found = gap <= self.own[0]

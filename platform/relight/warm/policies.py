@@ -6,6 +6,7 @@ Each sees, at an entry, only what came before it. What is learned is turned into
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -14,7 +15,7 @@ from relight.base.errors import BadInput
 from relight.base.units import parse_duration
 from relight.decide import hybrid, keepalive
 from relight.decide.hours import HOUR, WEEK, watched
-from relight.decide.idletimes import SPAN, Floats, IdleTimes, Ints, pace_of
+from relight.decide.idletimes import CLASSES, SPAN, Floats, IdleTimes, Ints, Known, pace_of
 from relight.decide.keepalive import Costs, Prices
 from relight.warm.lines import Plan
 from relight.warm.simulating import Entries, Outcome, oracle, simulate
@@ -22,6 +23,8 @@ from relight.warm.traces import MINUTE
 
 EPOCH = 60
 """Minutes of the trace between two rounds of learning."""
+BATCH = 4096
+"""Plans that are made at once: enough for arrays to pay, few enough for a processor's cache."""
 KNATIVE = 65.0
 """Seconds from the last request to the end of the replica with Knative's defaults: a stable window of 60 s, a tick, and
 the fast path to zero that goes with the default target-burst-capacity."""
@@ -64,15 +67,13 @@ def ours(entries: Entries, prices: Prices, *, epoch: float = EPOCH, floor: float
     trace = entries.trace
     costs = Costs(trace.cold, trace.share, prices)
     pace = _pace(entries)
-    rounds = (trace.minute // epoch).astype(np.int64)
-    plans = keepalive.prior(costs)
-    current = [plans.keep.copy(), plans.ready.copy(), plans.until.copy()]
-    chosen = [np.empty(len(entries)) for _ in current]
+    samples = _samples(entries, pace, epoch)
     times = IdleTimes(trace.size)
     known = np.zeros(trace.size, bool)
-    hour = (entries.end // HOUR).astype(np.int64) % WEEK
+    made = _Decisions(costs, seasons)
+    which = np.array(entries.function)
     over, calls = 0, np.zeros(trace.size)
-    for rows in _epochs(rounds):
+    for number, rows in _epochs((trace.minute // epoch).astype(np.int64)):
         function = entries.function[rows]
         now = int(trace.minute[rows[0]] // 60)
         if seasons and now > over:
@@ -81,17 +82,49 @@ def ours(entries: Entries, prices: Prices, *, epoch: float = EPOCH, floor: float
                 watched(times.week, silent % WEEK, np.zeros(trace.size))
             over, calls = now, np.zeros(trace.size)
         calls += np.bincount(function, minlength=trace.size)
-        here = np.unique(function[known[function]])
-        if len(here):
-            began = np.full(len(here), now % WEEK) if seasons else None
-            found = keepalive.decide(times, here, costs, began)
-            for at, new in zip(current, (found.keep, found.ready, found.until), strict=True):
-                at[here] = new
-        for made, at in zip(chosen, current, strict=True):
-            made[rows] = at[function, pace[rows]]
-        known[times.learn(*_samples(entries, rows, pace, hour))] = True
-    chosen[0] = np.maximum(chosen[0], floor)
-    return Plan(*chosen)
+        some = rows[known[function]]
+        if len(some):
+            pairs, place = np.unique(entries.function[some] * CLASSES + pace[some], return_inverse=True)
+            which[some] = made.decide(times, pairs // CLASSES, pairs % CLASSES, now % WEEK) + place
+        known[times.learn(*samples.of(number))] = True
+    keep, ready, until = (part[which] for part in made.plans())
+    return Plan(np.maximum(keep, floor), ready, until)
+
+
+class _Decisions:
+    """Plans of functions at many moments, made many at once; those that hold before anything is known come first."""
+
+    def __init__(self, costs: Costs, seasons: bool) -> None:
+        self._costs = costs
+        self._seasons = seasons
+        self._made = [keepalive.prior(costs)]
+        self._waiting: list[tuple[Known, Ints, int]] = []
+        self._held = 0
+        self._number = len(costs.cold)
+
+    def decide(self, times: IdleTimes, rows: Ints, pace: Ints, hour: int) -> int:
+        """Have plans made of what is known now; the number of the first of them."""
+        self._waiting.append((times.known(rows, pace), rows, hour))
+        self._held += len(rows)
+        if self._held >= BATCH:
+            self._flush()
+        self._number += len(rows)
+        return self._number - len(rows)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        parts, rows, hours = zip(*self._waiting, strict=True)
+        began = np.repeat(hours, [len(one) for one in rows]) if self._seasons else None
+        self._made.append(keepalive.decide(Known.joined(parts), self._costs.of(np.concatenate(rows)), began))
+        self._waiting, self._held = [], 0
+
+    def plans(self) -> tuple[Floats, Floats, Floats]:
+        """Keep, ready and until of all, by number."""
+        self._flush()
+        columns = ([getattr(one, name) for one in self._made] for name in ("keep", "ready", "until"))
+        keep, ready, until = (np.concatenate(column) for column in columns)
+        return keep, ready, until
 
 
 def published(entries: Entries) -> Plan:
@@ -101,7 +134,7 @@ def published(entries: Entries) -> Plan:
     means = np.zeros(trace.size)
     current = list(hybrid.decide(counts, means))
     chosen = [np.empty(len(entries)) for _ in current]
-    for rows in _epochs(trace.minute // EPOCH):
+    for _, rows in _epochs(trace.minute // EPOCH):
         function = entries.function[rows]
         for made, now in zip(chosen, current, strict=True):
             made[rows] = now[function]
@@ -119,11 +152,19 @@ def published(entries: Entries) -> Plan:
     return Plan(*chosen)
 
 
-def _epochs(epoch: Ints) -> Iterator[Ints]:
-    """Rows of each epoch in turn, in the order of the trace within it."""
-    order = np.argsort(epoch, kind="stable")
+def _epochs(epoch: Ints) -> Iterator[tuple[int, Ints]]:
+    """The number of each epoch in turn and its rows, in the order of the trace within it."""
+    order = _in_order(epoch)
     edges = np.flatnonzero(np.diff(epoch[order])) + 1
-    yield from np.split(order, edges)
+    for rows in np.split(order, edges):
+        yield int(epoch[rows[0]]), rows
+
+
+def _in_order(epoch: Ints) -> Ints:
+    """Rows by epoch, those of one epoch as they are."""
+    # Numbers of 16 bits are sorted by radix, ten times as quickly.
+    few = len(epoch) and epoch.max() < 2**15
+    return np.argsort(epoch.astype(np.int16) if few else epoch, kind="stable")
 
 
 def _pace(entries: Entries) -> Ints:
@@ -137,17 +178,28 @@ def _pace(entries: Entries) -> Ints:
     return pace_of(np.where(seen > 0, mean, np.nan))
 
 
-def _samples(
-    entries: Entries, rows: Ints, pace: Ints, hour: Ints
-) -> tuple[Ints, Ints, Floats, Floats, np.ndarray, Ints]:
-    """What an epoch teaches: idle times between entries, at the pace of the one before, and those inside of entries."""
-    between = rows[entries.idle[rows] > 0]
-    inside = rows[entries.inner[rows] > 0]
-    return (
-        np.concatenate((entries.function[between], entries.function[inside])),
-        np.concatenate((pace[between - 1], pace[inside])),
-        np.concatenate((entries.idle[between], entries.inner[inside])),
-        np.concatenate((np.ones(len(between)), entries.calls[inside] - 1.0)),
-        np.arange(len(between) + len(inside)) < len(between),
-        np.concatenate((hour[between - 1], hour[inside])),
-    )
+@dataclass(frozen=True)
+class _Samples:
+    """What a trace teaches, in the order of its epochs: the arguments of ``IdleTimes.learn``."""
+
+    epoch: Ints
+    columns: tuple[np.ndarray, ...]
+
+    def of(self, epoch: int) -> tuple[np.ndarray, ...]:
+        begin, end = np.searchsorted(self.epoch, (epoch, epoch + 1))
+        return tuple(column[begin:end] for column in self.columns)
+
+
+def _samples(entries: Entries, pace: Ints, epoch: float) -> _Samples:
+    """Idle times between entries, at the pace of the one before, and those inside of entries."""
+    between, inside = np.flatnonzero(entries.idle > 0), np.flatnonzero(entries.inner > 0)
+    rows = np.concatenate((between, inside))
+    begun = np.concatenate((between - 1, inside))
+    kept = np.arange(len(rows)) < len(between)
+    when = (entries.trace.minute[rows] // epoch).astype(np.int64)
+    order = _in_order(when)
+    rows, begun, kept = rows[order], begun[order], kept[order]
+    seconds = np.where(kept, entries.idle[rows], entries.inner[rows])
+    weight = np.where(kept, 1.0, entries.calls[rows] - 1.0)
+    hour = (entries.end[begun] // HOUR).astype(np.int64) % WEEK
+    return _Samples(when[order], (entries.function[rows], pace[begun], seconds, weight, kept, hour))
