@@ -32,14 +32,13 @@ def taught(*idle: float, times: IdleTimes | None = None) -> IdleTimes:
     times = times or IdleTimes(1)
     for seconds in idle:
         one = np.array([1.0])
-        times.learn(ROWS, times.pace(), np.array([seconds]), one, one.astype(bool))
+        times.learn(ROWS, times.pace(ROWS), np.array([seconds]), one, one.astype(bool))
     return times
 
 
 def plan(times: IdleTimes, **given: float) -> tuple[float, float, float]:
-    found = keepalive.decide(times, ROWS, costs(**given))
-    pace = times.pace()[0]
-    return float(found.keep[0, pace]), float(found.ready[0, pace]), float(found.until[0, pace])
+    found = keepalive.decide(times.known(ROWS, times.pace(ROWS)), costs(**given))
+    return float(found.keep[0]), float(found.ready[0]), float(found.until[0])
 
 
 def test_bins_hold_what_is_between_their_edges() -> None:
@@ -104,9 +103,8 @@ MONEY: list[tuple[str, float, float, float, bool]] = [
 def test_the_window_is_capped_by_cost(cold: float, share: float, waiting: float, kept: bool) -> None:
     draw = np.random.default_rng(3)
     times = taught(*draw.exponential(400.0, 60))
-    found = keepalive.decide(times, ROWS, costs(cold, share, Prices(waiting=waiting)))
-    pace = times.pace()[0]
-    assert bool(found.keep[0, pace] > 300.0) is kept
+    found = keepalive.decide(times.known(ROWS, times.pace(ROWS)), costs(cold, share, Prices(waiting=waiting)))
+    assert bool(found.keep[0] > 300.0) is kept
 
 
 def test_a_new_pattern_forgets_the_old_one() -> None:
@@ -126,9 +124,8 @@ def test_one_of_which_little_is_known_is_taken_for_the_others() -> None:
     times = IdleTimes(20)
     for _ in range(30):
         rows = np.arange(19)
-        times.learn(rows, times.pace()[rows], np.full(19, 40.0), np.ones(19), np.ones(19, bool))
-    pace = pace_of(np.array([40.0]))[0]
-    assert times.chances(np.array([19]))[0, pace, bin_of(np.array([40.0]))[0]] > 0.9
+        times.learn(rows, times.pace(rows), np.full(19, 40.0), np.ones(19), np.ones(19, bool))
+    assert times.chances(np.array([19]), pace_of(np.array([40.0])))[0, bin_of(np.array([40.0]))[0]] > 0.9
 
 
 def test_histograms_merge() -> None:

@@ -14,7 +14,7 @@ All is held for many functions at once, in arrays with the function as the first
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,16 +77,42 @@ class Known:
     recent: Floats
     """``[functions, RECENT]``, the newest last; NaN where there were fewer."""
     began: NDArray[np.uint8]
-    week: NDArray[np.float16]
+    week: Callable[[Ints], NDArray[np.float16]]
+    """Calls in each hour of the week of some of them, by place; few are asked for."""
 
-    def __len__(self) -> int:
-        return len(self.pace)
 
-    @classmethod
-    def joined(cls, parts: Sequence[Known]) -> Known:
-        """Of several moments as one."""
-        columns = zip(*((one.pace, one.chances, one.recent, one.began, one.week) for one in parts), strict=True)
-        return cls(*(np.concatenate(column) for column in columns))
+@dataclass(frozen=True)
+class Counted:
+    """Idle times, counted: of each *pair* of function and pace (``function * CLASSES + pace``), how many in which bin.
+
+    ``pair`` rises. Cells follow, sorted by it: the ``place`` of its pair in ``pair``, its ``bin``, and the ``number``.
+    """
+
+    pair: Ints
+    place: Ints
+    bin: Ints
+    number: Floats
+
+
+def counted(pair: Ints, seconds: Floats, weight: Floats) -> Counted:
+    """Idle times by pair and bin; ``weight``: how many there were of that length."""
+    cell = pair * BINS + bin_of(seconds)
+    order = np.argsort(cell)
+    cell = cell[order]
+    start = runs(cell)
+    number = np.add.reduceat(weight[order], start) if len(start) else np.zeros(0)
+    cell = cell[start]
+    whose = cell // BINS
+    begins = runs(whose)
+    place = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(cell)))
+    return Counted(whose[begins], place, cell % BINS, number)
+
+
+def runs(ordered: Ints) -> Ints:
+    """Where each run of equal numbers begins."""
+    first = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return np.flatnonzero(first)
 
 
 class IdleTimes:
@@ -121,9 +147,9 @@ class IdleTimes:
         self.began[row] = UNKNOWN
         self.week[row] = np.nan
 
-    def pace(self) -> Ints:
-        """The present class of each function."""
-        last = self.recent[:, -SPAN:].astype(np.float64)
+    def pace(self, rows: Ints) -> Ints:
+        """The present class of some functions."""
+        last = self.recent[rows, -SPAN:].astype(np.float64)
         known = ~np.isnan(last)
         n = known.sum(axis=1)
         total = np.where(known, last, 0.0).sum(axis=1)
@@ -144,30 +170,28 @@ class IdleTimes:
         ``kept``: whether it is one of those that the next pace is made of (calls of one burst are not). ``began``: the
         hour of the week in which each began, where that is known.
         """
-        cell = (function * CLASSES + pace) * BINS + bin_of(seconds)
-        order = np.argsort(cell)
-        start = _runs(cell[order])
-        new = np.add.reduceat(weight[order], start) if len(start) else np.zeros(0)
-        cells = cell[order[start]]
-        # Of each function only the histograms of those paces are touched that it had.
-        parts = cells // BINS
-        place = _runs(parts)
-        touched, total = parts[place], np.add.reduceat(new, place) if len(place) else new
-        at, which = touched // CLASSES, touched % CLASSES
-        counts = self.counts[at, which].astype(np.float64)
-        counts *= np.exp(-total / MEMORY)[:, None]
-        counts[np.searchsorted(touched, parts), cells % BINS] += new
-        self.counts[at, which] = np.minimum(counts, 60000.0)
-        common = np.bincount(cells % (CLASSES * BINS), np.minimum(new, FLEET_SHARE), CLASSES * BINS)
-        self.fleet = self.fleet * FLEET_FADE + common.reshape(CLASSES, BINS) / max(len(self), 1)
+        new = counted(function * CLASSES + pace, seconds, weight)
+        self.count(new)
         hours = np.full(len(function), UNKNOWN) if began is None else began
         self._keep(function[kept], seconds[kept], hours[kept].astype(np.uint8))
-        return at[_runs(at)]
+        active = new.pair // CLASSES
+        return active[runs(active)]
+
+    def count(self, new: Counted) -> None:
+        """Put counted idle times into the histograms, which fade by as many."""
+        at, pace = new.pair // CLASSES, new.pair % CLASSES
+        counts = self.counts[at, pace].astype(np.float64)
+        counts *= np.exp(-np.bincount(new.place, new.number, len(at)) / MEMORY)[:, None]
+        counts[new.place, new.bin] += new.number
+        self.counts[at, pace] = np.minimum(counts, 60000.0)
+        cell = pace[new.place] * BINS + new.bin
+        common = np.bincount(cell, np.minimum(new.number, FLEET_SHARE), CLASSES * BINS)
+        self.fleet = self.fleet * FLEET_FADE + common.reshape(CLASSES, BINS) / max(len(self), 1)
 
     def _keep(self, function: Ints, seconds: Floats, began: Ints) -> None:
         order = np.argsort(function, kind="stable")
         function, seconds, began = function[order], seconds[order], began[order]
-        start = _runs(function)
+        start = runs(function)
         if not len(start):
             return
         rows, number = function[start], np.append(start[1:], len(function)) - start
@@ -181,7 +205,9 @@ class IdleTimes:
 
     def known(self, rows: Ints, pace: Ints) -> Known:
         """What is known of some functions, each at a pace."""
-        return Known(pace, self.chances(rows, pace), self.recent[rows], self.began[rows], self.week[rows])
+        return Known(
+            pace, self.chances(rows, pace), self.recent[rows], self.began[rows], lambda some: self.week[rows[some]]
+        )
 
     def chances(self, rows: Ints, pace: Ints) -> Floats:
         """For some functions, each at a pace: how likely each bin is. ``[functions, BINS]``, each row sums to one.
@@ -196,13 +222,6 @@ class IdleTimes:
         own += fleet[pace]
         own /= weight
         return own
-
-
-def _runs(ordered: Ints) -> Ints:
-    """Where each run of equal numbers begins."""
-    first = np.ones(len(ordered), bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    return np.flatnonzero(first)
 
 
 FLEET_WEIGHT = 4.0

@@ -235,7 +235,7 @@ def _by_hour(made: Plans, known: Known, costs: Costs, hour: Ints) -> Plans:
     if not len(better):
         return made
     some, ready, until = some[better], stretch.ready[better], stretch.until[better]
-    days = hours.days_off(known.week[some], hour[some], (ready + until) / 2)
+    days = hours.days_off(known.week(some), hour[some], (ready + until) / 2)
     later = days * hours.DAY_HOURS * hours.HOUR
     made.keep[some] = 0.0
     made.ready[some], made.until[some] = ready + later, until + later

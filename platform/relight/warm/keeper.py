@@ -141,7 +141,7 @@ class Keeper:
                 self._starts.pop(row, None)
                 function = self.functions[key] = Function(row, share=deployed.share, gpu=deployed.gpu)
                 found = keepalive.prior(self._costs([function]))
-                function.keep = float(found.keep[0, 0])
+                function.keep = float(found.keep[0])
                 function.reason = "nothing is known of it: half of the break-even"
             function.share, function.gpu = deployed.share, deployed.gpu
 
@@ -216,19 +216,19 @@ class Keeper:
     def _learn(self, ended: list[tuple[Function, float]], now: float) -> None:
         rows = np.array([function.row for function, _ in ended])
         seconds = np.array([idle for _, idle in ended])
-        pace = self.times.pace()[rows]
+        pace = self.times.pace(rows)
         ones = np.ones(len(rows))
         self._calls.update(rows.tolist())
         began = np.array([hour_of(now - idle) for _, idle in ended])
         self.times.learn(rows, pace, seconds, ones, ones.astype(bool), began)
         active = [function for function, _ in ended]
         hour = np.full(len(rows), hour_of(now))
-        plans = keepalive.decide(self.times, rows, self._costs(self.functions.values()), hour)
-        for at, (function, now_pace) in enumerate(zip(active, self.times.pace()[rows], strict=True)):
-            function.keep = float(plans.keep[at, now_pace])
-            function.ready, function.until = float(plans.ready[at, now_pace]), float(plans.until[at, now_pace])
-            function.gain = float(plans.gain[at, now_pace])
-            by_hour = plans.by_hour is not None and bool(plans.by_hour[at, now_pace])
+        known = self.times.known(rows, self.times.pace(rows))
+        plans = keepalive.decide(known, self._costs(self.functions.values()).of(rows), hour)
+        for at, function in enumerate(active):
+            function.keep, function.gain = float(plans.keep[at]), float(plans.gain[at])
+            function.ready, function.until = float(plans.ready[at]), float(plans.until[at])
+            by_hour = plans.by_hour is not None and bool(plans.by_hour[at])
             function.reason = _said(function) + (", as at this time of day before" if by_hour else "")
 
     def _costs(self, functions: Iterable[Function]) -> Costs:

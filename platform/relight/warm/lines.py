@@ -24,6 +24,8 @@ from relight.decide.idletimes import Bools, Floats, Ints
 if TYPE_CHECKING:
     from relight.warm.simulating import Entries
 
+BLOCK = 2**15
+"""Lines that are judged at once: what is made of them stays in a processor's cache."""
 TIE = 1e-8
 """Seconds. A call that comes at the moment at which a replica is ready does not wait, whatever was rounded."""
 
@@ -120,7 +122,10 @@ class Lines:
         """``came`` and ``out`` of all lines, as they are when nothing changes any more."""
         size = len(self.function)
         came = np.full(size, -np.inf)
-        out = self.judge(slice(None), came).out
+        out = np.empty(size)
+        for begin in range(0, size, BLOCK):
+            at = slice(begin, begin + BLOCK)
+            out[at] = self.judge(at, came[at]).out
         changed = np.arange(size - 1)
         # As often as the longest chain of lines is long of which each starts what the next one waits for.
         while len(changed):
@@ -167,11 +172,11 @@ class Lines:
         out: Floats,
     ) -> None:
         """Fill in ``again`` and ``out`` of the lines that are apart."""
-        rows = apart if isinstance(at, slice) else at
+        rows = apart + at.start if isinstance(at, slice) else at
         late, ready, begun = late[apart], ready[apart], begun[apart]
         begin, calls, cold = self.begin[rows], self.calls[rows], self.cold[rows]
         space, keep = self.space[rows], self.own[0][rows]
-        # The call after those that wait comes when the replica is gone, or still finds it, as one does that never waited.
+        # The call after those that wait comes when the replica is gone, or still finds it, as one that never waited.
         gone = begin + late * space - ready - self.run[rows] > keep
         # A whole start by the first call is the first of them; one that was on its way is not.
         whole = begun & (ready == begin + cold)
@@ -189,9 +194,14 @@ class Lines:
         call between that still finds a replica; -1: there is none."""
         late = np.ceil((self.cold - TIE) / self.space)
         step = np.maximum(late, 1.0)
-        gap = step * self.space - self.cold - self.run
+        gap = step * self.space
+        gap -= self.cold
+        gap -= self.run
         found = gap <= self.own[0]
-        return late, step + found, np.where(found, np.maximum(gap, 0.0), -1.0)
+        np.maximum(gap, 0.0, out=gap)
+        gap[~found] = -1.0
+        step += found
+        return late, step, gap
 
     def bill(self, at: Ints, came: Floats, scored_from: float) -> Bill:
         """What some lines cost, idle seconds before ``scored_from`` left out."""
@@ -220,9 +230,7 @@ class Lines:
             self._bill_apart(at[some], some, judged, late, waiting, idle)
         return Bill(late, waiting, idle)
 
-    def _bill_apart(
-        self, rows: Ints, some: Ints, judged: Judged, cold: Floats, waiting: Floats, idle: Floats
-    ) -> None:
+    def _bill_apart(self, rows: Ints, some: Ints, judged: Judged, cold: Floats, waiting: Floats, idle: Floats) -> None:
         """Add what the repeated starts of lines cost that are apart."""
         begin, space, calls = self.begin[rows], self.space[rows], self.calls[rows]
         keep, start = self.own[0][rows], self.cold[rows]

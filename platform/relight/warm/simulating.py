@@ -19,7 +19,7 @@ import numpy as np
 
 from relight.decide.idletimes import Bools, Floats
 from relight.decide.keepalive import Prices
-from relight.warm.lines import Lines, Plan, starts
+from relight.warm.lines import BLOCK, Lines, Plan, starts
 from relight.warm.traces import MINUTE, Trace
 
 FEWEST_CALLS = 10
@@ -100,15 +100,19 @@ def simulate(entries: Entries, plan: Plan) -> Outcome:
     came, out = lines.settled()
     scored_from = trace.scored_from * MINUTE
     scored = np.flatnonzero(lines.begin >= scored_from)
-    bill = lines.bill(scored, came[scored], scored_from)
+    bill = np.empty((3, len(scored)))
+    for begin in range(0, len(scored), BLOCK):
+        at = scored[begin : begin + BLOCK]
+        one = lines.bill(at, came[at], scored_from)
+        bill[:, begin : begin + BLOCK] = one.cold, one.waiting, one.idle
     function = lines.function[scored]
     last = np.flatnonzero(np.append(lines.first[1:], True)) if len(lines.first) else np.zeros(0, np.int64)
     after = lines.after(last, out[last], scored_from, trace.minutes * MINUTE)
     return Outcome(
         _sum(trace, function, lines.calls[scored]),
-        _sum(trace, function, bill.cold),
-        _sum(trace, function, bill.waiting),
-        _sum(trace, function, bill.idle) + _sum(trace, lines.function[last], after),
+        _sum(trace, function, bill[0]),
+        _sum(trace, function, bill[1]),
+        _sum(trace, function, bill[2]) + _sum(trace, lines.function[last], after),
         trace.share,
     )
 
