@@ -125,7 +125,9 @@ def test_one_of_which_little_is_known_is_taken_for_the_others() -> None:
     for _ in range(30):
         rows = np.arange(19)
         times.learn(rows, times.pace(rows), np.full(19, 40.0), np.ones(19), np.ones(19, bool))
-    assert times.chances(np.array([19]), pace_of(np.array([40.0])))[0, bin_of(np.array([40.0]))[0]] > 0.9
+    chances, samples = times.chances(np.array([19]), pace_of(np.array([40.0])))
+    assert chances[0, bin_of(np.array([40.0]))[0]] > 0.9
+    assert samples.tolist() == [0.0]
 
 
 def test_histograms_merge() -> None:

@@ -73,7 +73,9 @@ class Known:
 
     pace: Ints
     chances: Floats
-    """``[functions, BINS]``, each row sums to one."""
+    """``[functions, BINS]``, each row sums to one,"""
+    samples: Floats
+    """and how many idle times of its own at that pace they are made of, besides all functions' ``FLEET_WEIGHT``."""
     recent: Floats
     """``[functions, RECENT]``, the newest last; NaN where there were fewer."""
     began: NDArray[np.uint8]
@@ -205,12 +207,11 @@ class IdleTimes:
 
     def known(self, rows: Ints, pace: Ints) -> Known:
         """What is known of some functions, each at a pace."""
-        return Known(
-            pace, self.chances(rows, pace), self.recent[rows], self.began[rows], lambda some: self.week[rows[some]]
-        )
+        chances, samples = self.chances(rows, pace)
+        return Known(pace, chances, samples, self.recent[rows], self.began[rows], lambda some: self.week[rows[some]])
 
-    def chances(self, rows: Ints, pace: Ints) -> Floats:
-        """For some functions, each at a pace: how likely each bin is. ``[functions, BINS]``, each row sums to one.
+    def chances(self, rows: Ints, pace: Ints) -> tuple[Floats, Floats]:
+        """For some functions, each at a pace: how likely each bin is, ``[functions, BINS]``, and of how many samples.
 
         What is known of a function counts by its samples; the fleet counts as ``FLEET_WEIGHT`` of them, and of a fleet
         that knows little itself, all bins are alike.
@@ -218,10 +219,10 @@ class IdleTimes:
         total = self.fleet.sum(axis=-1, keepdims=True)
         fleet = FLEET_WEIGHT * (self.fleet + 1.0 / BINS) / (total + 1.0)
         own = self.counts[rows, pace].astype(np.float64)
-        weight = own.sum(axis=-1, keepdims=True) + FLEET_WEIGHT
+        samples = own.sum(axis=-1)
         own += fleet[pace]
-        own /= weight
-        return own
+        own /= samples[:, None] + FLEET_WEIGHT
+        return own, samples
 
 
 FLEET_WEIGHT = 4.0

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from relight.decide import hours
-from relight.decide.idletimes import BINS, CLASSES, EDGES, RECENT, WIDTHS, Bools, Floats, Ints, Known
+from relight.decide.idletimes import BINS, CLASSES, EDGES, FLEET_WEIGHT, WIDTHS, Bools, Floats, Ints, Known
 
 MARGIN = 2.0
 """Seconds that a stretch for a timer is longer at both ends: for what a call needs to arrive."""
@@ -35,6 +35,10 @@ FEWEST = 4
 SURE = 0.1
 """Of a cold start's cost, by which a stretch for the time of day must save more per idle time than the plan it replaces
 would have: it is made of few idle times, and the best of several."""
+NEWEST = 6
+"""Idle times that are looked at by themselves: where a pattern changes, they say so long before the others are gone."""
+KNOWN_ALREADY = 0.1
+"""Share of the older ones in the stretch that the newest make, from which on it is no new pattern."""
 DAYS = 3
 """Days of the week on which idle times must have begun at an hour: the calls of one afternoon are no habit."""
 SLEEPS = CLASSES - 1
@@ -140,14 +144,14 @@ def plan(chances: Floats, costs: Costs) -> Plans:
 
 
 def windows(recent: Floats, costs: Costs, early: Floats | float = 0.0) -> Plans:
-    """The best single stretch for idle times that come alike, from the last ones ``[functions, RECENT]``.
+    """The best single stretch for idle times that come alike, from the last ones ``[functions, so many]``.
 
     ``early``: seconds by which it begins before the first of them is expected.
     """
     ordered = np.sort(recent.astype(np.float64), axis=1)
     known = ~np.isnan(ordered)
     n = known.sum(axis=1)
-    total = np.zeros((len(ordered), RECENT + 1))
+    total = np.zeros((len(ordered), ordered.shape[1] + 1))
     np.cumsum(np.where(known, ordered, 0.0), axis=1, out=total[:, 1:])
     rate, penalty, load = costs.rate, costs.penalty, costs.rate * costs.cold
     gain = np.zeros(len(recent))
@@ -205,6 +209,7 @@ def decide(known: Known, costs: Costs, hour: Ints | None = None) -> Plans:
     at, better = at[timer], better[timer]
     made.keep[at] = 0.0
     made.ready[at], made.until[at], made.gain[at] = stretch.ready[better], stretch.until[better], stretch.gain[better]
+    _follow_change(made, known, costs)
     if hour is not None:
         made = _by_hour(made, known, costs, hour)
     # A start that would begin before the replica goes is none: it is kept all the way.
@@ -216,6 +221,31 @@ def decide(known: Known, costs: Costs, hour: Ints | None = None) -> Plans:
         made.gain,
         made.by_hour,
     )
+
+
+def _follow_change(made: Plans, known: Known, costs: Costs) -> None:
+    """Replace in place the plans that the newest idle times say are of a pattern that is over.
+
+    They say so where they are in a stretch of their own that the plan has no replica up in, and that next to none of
+    those before them were in, by the histogram of the present pace. All count that have come since the first of them.
+    """
+    newest = known.recent[:, -NEWEST:]
+    before = worth(newest, made.keep, made.ready, made.until, costs)
+    n = (~np.isnan(newest)).sum(axis=1)
+    # As much as a stretch that meets all of them can gain at most must be more than what the plan would have saved.
+    some = np.flatnonzero(n / (n + 1) * costs.penalty > before + SURE * costs.penalty)
+    stretch = windows(newest[some], costs.of(some))
+    found = stretch.gain > before[some] + SURE * costs.penalty[some]
+    some, ready, until, gain = some[found], stretch.ready[found], stretch.until[found], stretch.gain[found]
+    inside = (known.recent[some] >= ready[:, None]) & (known.recent[some] <= until[:, None])
+    samples = known.samples[some]
+    bins = (EDGES[1:] > ready[:, None]) & (EDGES[:-1] < until[:, None])
+    counted = (known.chances[some] * bins).sum(axis=1) * (samples + FLEET_WEIGHT)
+    since = inside.sum(axis=1)
+    new = counted - since <= KNOWN_ALREADY * np.maximum(samples - since, FLEET_WEIGHT)
+    at = some[new]
+    made.keep[at] = 0.0
+    made.ready[at], made.until[at], made.gain[at] = ready[new], until[new], gain[new]
 
 
 def _by_hour(made: Plans, known: Known, costs: Costs, hour: Ints) -> Plans:

@@ -33,7 +33,7 @@ def explanation(function: Function, times: IdleTimes, settings: WarmSettings) ->
     row = np.array([function.row])
     pace = int(times.pace(row)[0])
     counts = times.counts[function.row, pace].astype(np.float64)
-    chances = times.chances(row, np.array([pace]))[0]
+    chances = times.chances(row, np.array([pace]))[0][0]
     up = _up(function, costs)
     hit = np.array([_warm(function, EDGES[at] + WIDTHS[at] / 2) for at in range(BINS)])
     caught = float((chances * hit).sum())

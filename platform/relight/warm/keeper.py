@@ -140,10 +140,16 @@ class Keeper:
                 self.times.forget(row)
                 self._starts.pop(row, None)
                 function = self.functions[key] = Function(row, share=deployed.share, gpu=deployed.gpu)
-                found = keepalive.prior(self._costs([function]))
-                function.keep = float(found.keep[0])
-                function.reason = "nothing is known of it: half of the break-even"
+                self._presume(function)
             function.share, function.gpu = deployed.share, deployed.gpu
+
+    def _presume(self, function: Function) -> None:
+        """The plan of a function of which no idle time is known."""
+        costs = Costs(
+            np.array([function.cold or self._settings.cold]), np.array([function.share]), self._settings.prices
+        )
+        function.keep = float(keepalive.prior(costs).keep[0])
+        function.reason = "nothing is known of it: half of the break-even"
 
     def _turn_hour(self, now: float) -> None:
         """Put in the calls of an hour that is over, if all of it was watched."""
@@ -209,6 +215,8 @@ class Keeper:
         mean = (seconds - before_seconds) / (starts - before)
         if mean > 0:
             function.cold = mean if not function.cold else function.cold + 0.3 * (mean - function.cold)
+            if np.isnan(self.times.recent[function.row]).all():
+                self._presume(function)
         if not own_doing:
             function.bill.starts += int(starts - before)
             function.bill.cold += seconds - before_seconds

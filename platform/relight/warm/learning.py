@@ -41,34 +41,38 @@ BATCH = 2048
 """Plans that are made at once: enough for arrays to pay, few enough for a processor's cache."""
 
 
-def learned(entries: Entries, prices: Prices, epoch: float, *, seasons: bool) -> Plan:
+def learned(entries: Entries, prices: Prices, epoch: float, *, seasons: bool = True, prompt: bool = False) -> Plan:
     """The plans in force after each entry. ``epoch``: minutes from one round of learning to the next.
 
-    ``seasons``: whether the hour of the week counts; a trace begins on a Monday at 00:00.
+    ``seasons``: whether the hour of the week counts; a trace begins on a Monday at 00:00. ``prompt``: whether the idle
+    times that end in an epoch count for the plans made in it, as they do for a policy that decides at each call.
     """
     trace = entries.trace
     costs = Costs(trace.cold, trace.share, prices)
-    course = Course(entries, epoch)
+    course = Course(entries, epoch, prompt=prompt)
     times = IdleTimes(trace.size)
     made = [keepalive.prior(costs)]
-    waiting: list[Floats] = []
+    waiting: list[tuple[Floats, Floats]] = []
     done = end = 0
 
     def make() -> None:
         at = course.order[done:end]
         function = course.function[at]
-        known = course.known(at, np.concatenate(waiting))
+        known = course.known(at, *(np.concatenate(column) for column in zip(*waiting, strict=True)))
         hour = course.hour[at] % WEEK if seasons else None
         made.append(keepalive.decide(known, costs.of(function), hour))
         waiting.clear()
 
     for begin, end, samples in course.rounds():
         at = course.order[begin:end]
+        if prompt:
+            times.count(samples)
         waiting.append(times.chances(course.function[at], course.pace[at]))
         if end - done >= BATCH:
             make()
             done = end
-        times.count(samples)
+        if not prompt:
+            times.count(samples)
     if end > done:
         make()
     return course.spread(made)
@@ -77,7 +81,7 @@ def learned(entries: Entries, prices: Prices, epoch: float, *, seasons: bool) ->
 class Course:
     """Which plans a trace needs when, and what is known for each."""
 
-    def __init__(self, entries: Entries, epoch: float) -> None:
+    def __init__(self, entries: Entries, epoch: float, *, prompt: bool = False) -> None:
         trace = entries.trace
         self._entries = entries
         self._pace = _paces(entries)
@@ -87,25 +91,31 @@ class Course:
         self._moment = moment
         between = np.nan_to_num(entries.idle) > 0.0
         self._between = np.flatnonzero(between)
-        self._before: Ints = np.cumsum(between) - between
-        """Idle times between entries that had ended before each entry began, of all functions."""
+        before: Ints = np.cumsum(between) - between
         here = entries.function[self._start]
         own = np.minimum(np.searchsorted(entries.function, np.arange(trace.size)), max(len(entries) - 1, 0))
-        self._base: Ints = self._before[own]
-        """The same before the first entry of each function."""
+        self._base: Ints = before[own]
+        """Idle times between entries that ended before the first entry of each function, of all functions,"""
+        self._before: Ints = before[self._start]
+        """and those that count for the plans of each run."""
         # A function is known from the epoch on that follows its first idle time.
         sampled = between | (entries.inner > 0.0)
         count: Ints = np.cumsum(sampled) - sampled
-        self._known_run: Bools = count[self._start] > count[own[here]]
+        taught = count[self._start]
+        if prompt:
+            last = np.append(self._start[1:], len(entries)) - 1
+            self._before = before[last] + between[last]
+            taught = count[last] + sampled[last]
+        self._known_run: Bools = taught > count[own[here]]
         needed = np.zeros((len(self._start), CLASSES), bool)
         needed[self._run, self._pace] = True
         needed[~self._known_run] = False
         self._number = np.cumsum(needed).reshape(needed.shape) - 1
         run, self.pace = np.nonzero(needed)
-        self._first_entry = self._start[run]
+        self._run_of = run
         self.function = here[run]
-        self.hour = (trace.minute[self._first_entry] // 60).astype(np.int64)
-        self._when = moment[self._first_entry]
+        self.hour = (trace.minute[self._start[run]] // 60).astype(np.int64)
+        self._when = moment[self._start[run]]
         self.order = in_order(self._when)
         """Plans by moment. Their numbers are by function."""
 
@@ -142,11 +152,10 @@ class Course:
             )
             begin, pairs, cell = end, last, over
 
-    def known(self, at: Ints, chances: Floats) -> Known:
-        """What is known when the plans ``at`` are made, but for the chances, which are given."""
+    def known(self, at: Ints, chances: Floats, samples: Floats) -> Known:
+        """What is known when the plans ``at`` are made, but for the histograms, which are given."""
         entries = self._entries
-        first = self._first_entry[at]
-        stop = self._before[first]
+        stop = self._before[self._run_of[at]]
         start = self._base[self.function[at]]
         place = stop[:, None] + np.arange(-RECENT, 0)
         inside = place >= start[:, None]
@@ -154,7 +163,7 @@ class Course:
         recent = np.where(inside, entries.idle[rows], np.nan).astype(np.float32)
         hour = (entries.end[rows - 1] // HOUR).astype(np.int64) % WEEK
         began = np.where(inside, hour, UNKNOWN).astype(np.uint8)
-        return Known(self.pace[at], chances, recent, began, self._week(self.function[at], self.hour[at]))
+        return Known(self.pace[at], chances, samples, recent, began, self._week(self.function[at], self.hour[at]))
 
     def _week(self, function: Ints, hour: Ints) -> Callable[[Ints], NDArray[np.float16]]:
         """The calls of each hour of the week as they are known at the hours of plans."""

@@ -6,6 +6,7 @@ Each sees, at an entry, only what came before it. What is learned is turned into
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,6 +18,7 @@ from relight.decide.idletimes import Ints
 from relight.decide.keepalive import Prices
 from relight.warm.learning import in_order, learned
 from relight.warm.lines import Plan
+from relight.warm.settings import WarmSettings
 from relight.warm.simulating import Entries, Outcome, oracle, simulate
 from relight.warm.traces import MINUTE
 
@@ -55,14 +57,39 @@ def _fixed(seconds: float, entries: Entries, prices: Prices) -> Outcome:
     return simulate(entries, Plan(seconds))
 
 
-def ours(entries: Entries, prices: Prices, *, epoch: float = EPOCH, floor: float = 0.0, seasons: bool = True) -> Plan:
+def ours(entries: Entries, prices: Prices, *, epoch: float = EPOCH, seasons: bool = True) -> Plan:
     """relight's own: ``decide.keepalive``, with what it learns of each function and of all.
 
-    ``epoch``: minutes between two rounds of learning. ``floor``: seconds that a platform keeps replicas anyway.
-    ``seasons``: whether the hour of the week counts; the trace begins on a Monday at 00:00.
+    ``epoch``: minutes between two rounds of learning. ``seasons``: whether the hour of the week counts; the trace
+    begins on a Monday at 00:00.
     """
-    plan = learned(entries, prices, epoch, seasons=seasons)
-    return Plan(np.maximum(plan.keep, floor), plan.ready, plan.until)
+    return learned(entries, prices, epoch, seasons=seasons)
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What becomes of plans on a platform of Knative's kind, local mode for one. Seconds."""
+
+    window: float
+    """The stable window: no replica goes earlier than that after a call, a pre-warm event among them."""
+    ticks: float = 2.0
+    """From the end of a window to that of the replica: autoscaler and last step look every two seconds."""
+    look: float = 1.0
+    """Between two looks of the policy."""
+    lead: float = WarmSettings.lead
+    """By which a pre-warm is sent before the cold start that is planned for."""
+
+    def carried_out(self, plan: Plan) -> Plan:
+        """When replicas are really up, on average: looks come half of the time between two of them late."""
+        keep = np.maximum(plan.keep, self.window) + self.ticks
+        ready = plan.ready - self.lead + self.look / 2
+        until = np.maximum(plan.until + self.look / 2 + self.ticks, ready + self.window + self.ticks)
+        late = ready <= keep
+        return Plan(
+            np.where(late & np.isfinite(plan.ready), until, keep),
+            np.where(late, np.inf, ready),
+            np.where(late, np.inf, until),
+        )
 
 
 def published(entries: Entries) -> Plan:
