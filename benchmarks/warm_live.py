@@ -3,7 +3,7 @@
 A platform of its own with the policy on, and functions that are called as hours are at sixty times their pace, a minute
 in a second: timers, calls without a pattern, bursts, a steady stream, one that changes its pattern. What is counted is
 how many calls found no replica. The simulator gets the same calls at the moments at which they were sent, the cold
-starts that were measured, and what is known of the platform: Knative's window, and how often policy and autoscaler look.
+starts that were measured, and what is known of the platform: Knative's window, how often policy and autoscaler look.
 
     python benchmarks/warm_live.py             # about four minutes
     python benchmarks/warm_live.py --seconds 60 --seed 2
@@ -183,8 +183,8 @@ def report(sent: dict[str, list[tuple[float, float]]]) -> tuple[int, int]:
     for row in np.flatnonzero(happened != predicted):
         print(
             f"{trace.names[trace.function[row]]:10s} at {rows[row, 1]:6.1f} s: waited "
-            f"{np.concatenate(took)[row]:5.2f} s, predicted {waits[row]:5.2f} s; idle before {entries.idle[row]:5.1f} s, "
-            f"plan {lines.held[0][row]:.1f} {lines.held[1][row]:.1f} to {lines.held[2][row]:.1f} s"
+            f"{np.concatenate(took)[row]:5.2f} s, predicted {waits[row]:5.2f} s; idle {entries.idle[row]:5.1f} s, "
+            f"up to {lines.held[0][row]:.1f} s and from {lines.held[1][row]:.1f} to {lines.held[2][row]:.1f} s"
         )
     return int(happened.sum()), int(predicted.sum())
 

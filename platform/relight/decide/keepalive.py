@@ -35,14 +35,18 @@ FEWEST = 4
 SURE = 0.1
 """Of a cold start's cost, by which a stretch for the time of day must save more per idle time than the plan it replaces
 would have: it is made of few idle times, and the best of several."""
+SURE_NEW = 0.2
+"""The same for a stretch of the newest idle times."""
 NEWEST = 6
 """Idle times that are looked at by themselves: where a pattern changes, they say so long before the others are gone."""
-KNOWN_ALREADY = 0.1
+KNOWN_ALREADY = 0.05
 """Share of the older ones in the stretch that the newest make, from which on it is no new pattern."""
 DAYS = 3
 """Days of the week on which idle times must have begun at an hour: the calls of one afternoon are no habit."""
 SLEEPS = CLASSES - 1
 """The pace at which the time of day counts: what is called fast just now is not let go for a habit of the hour."""
+SLOW = 2
+"""The pace from which on a change counts: who is called faster has many short idle times that are not among the last."""
 _TRIMS = ((0, 0), (1, 1), (2, 2), (0, 2), (2, 0), (4, 2), (2, 4), (0, 4), (4, 4))
 """Idle times left out as outliers, at the low and the high end."""
 _MOST_LEFT_OUT = max(high for _, high in _TRIMS)
@@ -233,9 +237,9 @@ def _follow_change(made: Plans, known: Known, costs: Costs) -> None:
     before = worth(newest, made.keep, made.ready, made.until, costs)
     n = (~np.isnan(newest)).sum(axis=1)
     # As much as a stretch that meets all of them can gain at most must be more than what the plan would have saved.
-    some = np.flatnonzero(n / (n + 1) * costs.penalty > before + SURE * costs.penalty)
+    some = np.flatnonzero((n / (n + 1) * costs.penalty > before + SURE_NEW * costs.penalty) & (known.pace >= SLOW))
     stretch = windows(newest[some], costs.of(some))
-    found = stretch.gain > before[some] + SURE * costs.penalty[some]
+    found = stretch.gain > before[some] + SURE_NEW * costs.penalty[some]
     some, ready, until, gain = some[found], stretch.ready[found], stretch.until[found], stretch.gain[found]
     inside = (known.recent[some] >= ready[:, None]) & (known.recent[some] <= until[:, None])
     samples = known.samples[some]
