@@ -75,7 +75,7 @@ def schedules(seconds: float, draw: np.random.Generator) -> dict[str, list[float
         "timer-13": timer(13.0),
         "timer-17": timer(17.0),
         "timer-23": timer(23.0),
-        **{f"random-{mean}": random(mean) for mean in (13, 14, 16, 18, 22, 30)},
+        **{f"random-{mean}": random(mean) for mean in (12, 13, 14, 15, 16, 18, 20, 22, 26, 30)},
         "burst-31": bursts(31.0),
         "burst-43": bursts(43.0),
         "steady": timer(3.0),

@@ -115,6 +115,36 @@ def test_a_new_pattern_forgets_the_old_one() -> None:
     assert keep >= 30.0 or ready < 30.0 < until < 300.0
 
 
+CHANGES = [
+    ("twice as fast", 3600.0, 1800.0, 4),
+    ("twice as slow", 3600.0, 7200.0, 4),
+    ("a little slower", 900.0, 1200.0, 4),
+    ("from days to hours", 86400.0, 3600.0, 4),
+    ("from hours to days", 3600.0, 86400.0, 4),
+    ("to what is called often", 600.0, 300.0, 5),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "missed"), [row[1:] for row in CHANGES], ids=[row[0] for row in CHANGES])
+def test_a_timer_that_changes_its_period_is_met_after_a_few_calls(old: float, new: float, missed: int) -> None:
+    draw = np.random.default_rng(1)
+    times = taught(*old + draw.uniform(-1, 1, 60))
+    met = []
+    for seconds in new + draw.uniform(-1, 1, 30):
+        keep, ready, until = plan(times)
+        met.append(seconds <= keep or ready <= seconds <= until)
+        taught(seconds, times=times)
+    assert met == [False] * missed + [True] * (30 - missed)
+
+
+def test_what_was_always_there_is_no_new_pattern() -> None:
+    draw = np.random.default_rng(4)
+    times = taught(*draw.uniform(2000, 20000, 60))
+    before = plan(times)
+    taught(5000.0, 5001.0, 5002.0, 5001.0, times=times)
+    assert plan(times)[1] == before[1] == np.inf, "four alike in a row, of what has come at that time before"
+
+
 def test_counts_fade_with_samples_not_with_time() -> None:
     times = taught(*[100.0] * int(5 * MEMORY))
     assert times.counts.sum() == pytest.approx(MEMORY, rel=0.1)

@@ -46,7 +46,7 @@ DAYS = 3
 SLEEPS = CLASSES - 1
 """The pace at which the time of day counts: what is called fast just now is not let go for a habit of the hour."""
 SLOW = 2
-"""The pace from which on a change counts: who is called faster has many short idle times that are not among the last."""
+"""The pace from which on a change counts: who is called faster has short idle times that are not among the last."""
 _TRIMS = ((0, 0), (1, 1), (2, 2), (0, 2), (2, 0), (4, 2), (2, 4), (0, 4), (4, 4))
 """Idle times left out as outliers, at the low and the high end."""
 _MOST_LEFT_OUT = max(high for _, high in _TRIMS)

@@ -151,6 +151,11 @@ class Keeper:
         function.keep = float(keepalive.prior(costs).keep[0])
         function.reason = "nothing is known of it: half of the break-even"
 
+    def _presume_anew(self, function: Function) -> None:
+        """The length of its cold start is known better now."""
+        if np.isnan(self.times.recent[function.row]).all():
+            self._presume(function)
+
     def _turn_hour(self, now: float) -> None:
         """Put in the calls of an hour that is over, if all of it was watched."""
         hour = int(now // HOUR)
@@ -208,6 +213,9 @@ class Keeper:
     def _see_starts(self, function: Function, seen: list[Reading], *, own_doing: bool) -> None:
         starts = sum(one.cold_starts for one in seen)
         seconds = sum(one.cold_seconds for one in seen)
+        if function.row not in self._starts and starts and not function.cold:
+            function.cold = seconds / starts  # of before it was watched
+            self._presume_anew(function)
         before, before_seconds = self._starts.get(function.row, (starts, seconds))
         self._starts[function.row] = (starts, seconds)
         if starts <= before:
@@ -215,8 +223,7 @@ class Keeper:
         mean = (seconds - before_seconds) / (starts - before)
         if mean > 0:
             function.cold = mean if not function.cold else function.cold + 0.3 * (mean - function.cold)
-            if np.isnan(self.times.recent[function.row]).all():
-                self._presume(function)
+            self._presume_anew(function)
         if not own_doing:
             function.bill.starts += int(starts - before)
             function.bill.cold += seconds - before_seconds
@@ -270,9 +277,10 @@ class Keeper:
                     "pinned by its owner" if deployed.pinned else "hot: it was called in most of the last minutes",
                     least=deployed.pinned,
                     present=present,
+                    tenant=key[0],
                 )
             )
-        self._grants = place(wishes, self._settings.gpu_budget)
+        self._grants = place(wishes, self._settings.gpu_budget, self._settings.floor)
 
     def _act(self, key: Key, deployed: Deployed, now: float) -> None:
         function = self.functions[key]
