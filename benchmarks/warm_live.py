@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 import threading
@@ -39,6 +40,7 @@ SLOW = STARTING / 2
 """A call that waits longer counts as cold, on both sides: the rest of a start that is all but done does not."""
 SHARE = 0.5
 """Of a GPU: so large that few idle times are worth being kept through, and many calls are cold."""
+CHANGED = re.compile(r"(?P<moment>\d\d:\d\d:\d\d) \w warm\.changed revision=\w+/(?P<name>.+)-\d{5} (?P<what>.*)")
 STEP = """
 import time
 from relight.sdk import Step
@@ -97,8 +99,10 @@ def main() -> int:
             for name in plan:
                 deploy(platform, folder / name)
             until_zero(platform.kubeconfig)
+            begin = time.time()
             sent = call(platform.functions, plan)
-    live, predicted = report(sent)
+            log = platform.log.read_text(errors="replace")
+    live, predicted = report(sent, changes(log, begin))
     off = abs(predicted - live) / max(live, 1)
     print(f"\ncold calls: {live} happened, {predicted} predicted: {100 * off:.1f} % off")
     return 0 if off <= 0.10 else 1
@@ -151,7 +155,21 @@ def call(base: str, plan: dict[str, list[float]]) -> dict[str, list[tuple[float,
     return sent
 
 
-def report(sent: dict[str, list[tuple[float, float]]]) -> tuple[int, int]:
+def changes(log: str, begin: float) -> dict[str, list[tuple[float, str]]]:
+    """What the policy changed of each function, and when, by the platform's log."""
+    found: dict[str, list[tuple[float, str]]] = {}
+    started = time.localtime(begin)
+    midnight = begin - started.tm_hour * 3600 - started.tm_min * 60 - begin % 60
+    for line in log.splitlines():
+        one = CHANGED.match(line)
+        if one:
+            hours, minutes, seconds = (int(part) for part in one["moment"].split(":"))
+            moment = midnight + hours * 3600 + minutes * 60 + seconds - begin
+            found.setdefault(one["name"], []).append((moment % 86400, one["what"]))
+    return found
+
+
+def report(sent: dict[str, list[tuple[float, float]]], changed: dict[str, list[tuple[float, str]]]) -> tuple[int, int]:
     """Prints both sides, by function, and the calls that they do not agree on; answers their sums."""
     took = [np.array([seconds for _, seconds in calls]) for calls in sent.values()]
     cold = np.array([np.median(one[one > SLOW]) if (one > SLOW).any() else STARTING for one in took])
@@ -186,6 +204,9 @@ def report(sent: dict[str, list[tuple[float, float]]]) -> tuple[int, int]:
             f"{np.concatenate(took)[row]:5.2f} s, predicted {waits[row]:5.2f} s; idle {entries.idle[row]:5.1f} s, "
             f"up to {lines.held[0][row]:.1f} s and from {lines.held[1][row]:.1f} to {lines.held[2][row]:.1f} s"
         )
+        for moment, what in changed.get(trace.names[trace.function[row]], ()):
+            if rows[row, 1] - entries.idle[row] - 3.0 < moment < rows[row, 1] + 1.0:
+                print(f"    at {moment:6.1f} s the policy: {what}")
     return int(happened.sum()), int(predicted.sum())
 
 

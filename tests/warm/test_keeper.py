@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from relight.decide.annotations import DOMAIN
 from relight.net.kube import Kube
@@ -20,6 +22,7 @@ from relight.warm.costs import cost_rows
 from relight.warm.functions import Bill, Function
 from relight.warm.keeper import Keeper
 from relight.warm.leading import Leadership, expired
+from relight.warm.pods import replicas
 from relight.warm.settings import WarmSettings
 from relight.warm.shelf import Shelf
 from relight.warm.sources import Reading, RouterSource
@@ -339,6 +342,40 @@ def _get(url: str, query: object) -> bytes:
     with urllib.request.urlopen(url, timeout=10) as response:
         body: bytes = response.read()
         return body
+
+
+ACCESS = Path(__file__).parents[2] / "manifests" / "components" / "warm" / "access.yaml"
+PATH = re.compile(r"/(?:api/v1|apis/([^/]+)/[^/]+)(?:/namespaces/[^/]+)?/([a-z]+)(/[^/]+)?")
+VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
+
+
+def test_its_roles_are_what_it_uses_and_no_more(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: set[tuple[str, str, str]] = set()
+    request = kube._request
+
+    def watched(method: str, path: str, *rest: Any) -> Any:
+        found = PATH.fullmatch(path)
+        if found:  # else it asks which kinds there are, as everybody may
+            group, resource, name = found.groups()
+            used.add((group or "", resource, VERBS.get(method) or ("get" if name else "list")))
+        return request(method, path, *rest)
+
+    rig = Rig(kube)
+    monkeypatch.setattr(kube, "_request", watched)
+    replicas(kube)()
+    rig.ring(1800.0, 12)
+    rig.step(1792.0)
+    assert rig.pings
+    rig.keeper.end()
+    rules = [rule for one in yaml.safe_load_all(ACCESS.read_text()) for rule in one.get("rules", ())]
+    given = {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert used == given
 
 
 CHANGES: list[tuple[str, dict[str, str], int | None, int | None, dict[str, str | None] | None]] = [

@@ -179,6 +179,9 @@ def simulate(
     if save is not None:
         traces.write(found, save)
         note(f"written: {save}, {save.with_suffix('.json').name}")
+    for option, price in (("--idle-price", idle_price), ("--waiting-price", waiting_price)):
+        if not 0.0 <= price < float("inf"):
+            raise BadInput(f"{option}: expected a number of 0 or more, got {price}")
     prices = Prices(idle_price, waiting_price)
     names = policies or ["relight", "knative", "fixed:5m", "fixed:10m", "hybrid", "always-on", "oracle"]
     chosen = {name: policy(name) for name in names}

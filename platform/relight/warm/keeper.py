@@ -320,11 +320,12 @@ class Keeper:
         return replicas or None, reason, message
 
     def _delay(self, function: Function, deployed: Deployed) -> int | None:
-        """The scale-down-delay that makes a replica stay as long as planned. Small changes are not worth a write."""
+        """The scale-down-delay that makes a replica stay as long as planned. Small changes are not worth a write; one that
+        is too long for a while costs less than one that is too short, and with it a cold start."""
         over = min(LONGEST_DELAY, round(function.keep - deployed.window))
         if over <= 0:
             return None
-        if function.delay is not None and abs(over - function.delay) <= 0.2 * function.delay:
+        if function.delay is not None and 0.8 * function.delay <= over <= 1.05 * function.delay:
             return function.delay
         return over
 
