@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ SLOW = STARTING / 2
 """A call that waits longer counts as cold, on both sides: the rest of a start that is all but done does not."""
 SHARE = 0.5
 """Of a GPU: so large that few idle times are worth being kept through, and many calls are cold."""
-CHANGED = re.compile(r"(?P<moment>\d\d:\d\d:\d\d) \w warm\.changed revision=\w+/(?P<name>.+)-\d{5} (?P<what>.*)")
+CHANGED = re.compile(r"warm\\.changed revision=\\w+/(?P<name>.+)-\\d{5} (?P<what>.*)")
 STEP = """
 import time
 from relight.sdk import Step
@@ -158,14 +159,12 @@ def call(base: str, plan: dict[str, list[float]]) -> dict[str, list[tuple[float,
 def changes(log: str, begin: float) -> dict[str, list[tuple[float, str]]]:
     """What the policy changed of each function, and when, by the platform's log."""
     found: dict[str, list[tuple[float, str]]] = {}
-    started = time.localtime(begin)
-    midnight = begin - started.tm_hour * 3600 - started.tm_min * 60 - begin % 60
     for line in log.splitlines():
-        one = CHANGED.match(line)
+        said = json.loads(line) if line.startswith("{") else {}
+        one = CHANGED.match(said.get("message", ""))
         if one:
-            hours, minutes, seconds = (int(part) for part in one["moment"].split(":"))
-            moment = midnight + hours * 3600 + minutes * 60 + seconds - begin
-            found.setdefault(one["name"], []).append((moment % 86400, one["what"]))
+            moment = datetime.fromisoformat(said["time"]).timestamp() - begin
+            found.setdefault(one["name"], []).append((moment, one["what"]))
     return found
 
 

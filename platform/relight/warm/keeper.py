@@ -320,8 +320,10 @@ class Keeper:
         return replicas or None, reason, message
 
     def _delay(self, function: Function, deployed: Deployed) -> int | None:
-        """The scale-down-delay that makes a replica stay as long as planned. Small changes are not worth a write; one that
-        is too long for a while costs less than one that is too short, and with it a cold start."""
+        """The scale-down-delay that makes a replica stay as long as planned.
+
+        Small changes are not worth a write. One that is too long costs some idling, one that is too short a cold start.
+        """
         over = min(LONGEST_DELAY, round(function.keep - deployed.window))
         if over <= 0:
             return None
