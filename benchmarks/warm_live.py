@@ -41,7 +41,7 @@ SLOW = STARTING / 2
 """A call that waits longer counts as cold, on both sides: the rest of a start that is all but done does not."""
 SHARE = 0.5
 """Of a GPU: so large that few idle times are worth being kept through, and many calls are cold."""
-CHANGED = re.compile(r"warm\\.changed revision=\\w+/(?P<name>.+)-\\d{5} (?P<what>.*)")
+CHANGED = re.compile(r"warm\.changed revision=\w+/(?P<name>.+)-\d{5} (?P<what>.*)")
 STEP = """
 import time
 from relight.sdk import Step

@@ -85,9 +85,10 @@ class Scripted:
     requests: float = 0.0
     present: float = 0.0
     cold: tuple[float, float] = (0.0, 0.0)
+    phases: dict[str, float] = field(default_factory=dict)
 
     def read(self) -> dict[tuple[str, str], Reading]:
-        return {("default", self.revision): Reading(self.requests, self.present, *self.cold)}
+        return {("default", self.revision): Reading(self.requests, self.present, *self.cold, self.phases)}
 
 
 @dataclass
@@ -211,17 +212,30 @@ def test_what_was_learned_outlives_a_restart(kube: Kube) -> None:
     first = Rig(kube)
     first.source.cold = (0.0, 0.0)
     first.ring(1800.0, 10)
-    first.source.cold = (14.0, 2.0)
+    first.source.cold, first.source.phases = (14.0, 2.0), {"load": 12.0, "import": 2.0}
     first.call()
     first.keeper.end()
     functions, times = Shelf(kube, "default").load()
-    assert functions[KEY].cold == 7.0
+    assert (functions[KEY].cold, functions[KEY].phases) == (7.0, {"load": 6.0, "import": 1.0})
     learned = first.keeper.functions[KEY].row
     assert times.recent[functions[KEY].row].tolist()[-5:] == first.keeper.times.recent[learned].tolist()[-5:]
     second = Rig(kube, now=first.now)
     second.source.requests = 1
     second.step(1.0)
     assert second.keeper.functions[KEY].ready == pytest.approx(first.keeper.functions[KEY].ready, rel=0.01)
+
+
+def test_starts_of_before_it_was_watched_tell_how_long_one_takes(kube: Kube) -> None:
+    rig = Rig(kube)
+    rig.source.cold, rig.source.phases = (9.0, 3.0), {"load": 6.0}
+    rig.step()
+    function = rig.keeper.functions[KEY]
+    assert (function.cold, function.phases, function.bill.starts) == (3.0, {"load": 2.0}, 0)
+    assert function.keep == pytest.approx(function.cold * (0.004 + 0.0001) / 0.0001 / 2), "half of the break-even"
+    rig.source.cold, rig.source.phases = (14.0, 4.0), {"load": 10.0}
+    rig.step()
+    assert (function.cold, function.phases) == (pytest.approx(3.6), {"load": pytest.approx(2.6)})
+    assert (function.bill.starts, function.bill.cold) == (1, 5.0)
 
 
 def test_a_function_that_is_called_twice_a_day_is_met_both_times(kube: Kube) -> None:

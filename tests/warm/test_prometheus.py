@@ -20,6 +20,7 @@ from relight.warm.sources import PrometheusSource, Reading
 F, G = ("shop", "reader-00001"), ("shop", "writer-00002")
 OLD = '{{namespace_name="shop",revision_name="reader-00001",pod_name="{pod}",response_code="{code}"}}'
 NEW = '{k8s_namespace_name="shop",kn_revision_name="writer-00002"}'
+LOADS = {"fetch": 1.0, "load": 3.0}
 POD = "serving_knative_dev_revision"
 
 
@@ -119,13 +120,13 @@ def test_what_replicas_count_is_read_and_outlives_them(exporter: Exporter, url: 
         "activator": 'activator_request_concurrency{namespace_name="shop",revision_name="reader-00001"} 4\n'
         f"kn_revision_request_concurrency{NEW} 1\n",
     }
-    until(source, lambda found: found == {F: Reading(9.0, 6.0, 4.0, 2.0), G: Reading(7.0, 2.0)})
+    until(source, lambda found: found == {F: Reading(9.0, 6.0, 4.0, 2.0, LOADS), G: Reading(7.0, 2.0)})
     # A replica goes: what it had answered is no new request, and not forgotten either.
     exporter.pages = {"one": queue("a", 6, failed=1)}
-    until(source, lambda found: found == {F: Reading(10.0, 0.0, 4.0, 2.0), G: Reading(7.0)})
+    until(source, lambda found: found == {F: Reading(10.0, 0.0, 4.0, 2.0, LOADS), G: Reading(7.0)})
     # Another comes in its place, and starts to count.
     exporter.pages = {"one": queue("a", 6, failed=1), "two": queue("c", 1, load=3.0)}
-    until(source, lambda found: found[F] == Reading(11.0, 0.0, 5.5, 2.0))
+    until(source, lambda found: found[F] == Reading(11.0, 0.0, 5.5, 2.0, {"fetch": 1.0, "load": 4.5}))
 
 
 def test_a_prometheus_that_is_not_there_is_told() -> None:

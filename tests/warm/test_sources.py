@@ -34,7 +34,7 @@ def test_local_modes_router() -> None:
         return ROUTER.encode()
 
     found = RouterSource("http://127.0.0.1:1/", fetch).read()
-    assert found == {("a", "f-00001"): Reading(6.0, 3.0, 3.5, 2.0)}
+    assert found == {("a", "f-00001"): Reading(6.0, 3.0, 3.5, 2.0, {"load": 3.0})}
     assert asked == ["http://127.0.0.1:1/metrics"]
 
 
@@ -66,10 +66,10 @@ def test_the_functions_themselves_whose_counters_end_with_them() -> None:
     source = FunctionSource(lambda: up, fetch)
     assert source.read() == {("a", "f"): Reading(5.0, 1.0)}
     pages["http://2"] = 'relight_requests_total{code="200"} 2.0\nrelight_load_seconds{phase="load"} 3.0\n'
-    assert source.read() == {("a", "f"): Reading(7.0, 1.0, 3.0, 1.0)}
+    assert source.read() == {("a", "f"): Reading(7.0, 1.0, 3.0, 1.0, {"load": 3.0})}
     del up["http://1"]
     assert source.read()["a", "f"].requests == 7.0, "what it had counted stays counted"
     pages["http://2"] = 'relight_requests_total{code="200"} 1.0\n'
     assert source.read()["a", "f"].requests == 8.0, "the replica began anew"
     up.clear()
-    assert source.read() == {("a", "f"): Reading(8.0, 0.0, 3.0, 1.0)}
+    assert source.read() == {("a", "f"): Reading(8.0, 0.0, 3.0, 1.0, {"load": 3.0})}

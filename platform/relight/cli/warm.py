@@ -16,7 +16,7 @@ from relight.base.errors import BadInput, NotFound
 from relight.cli.kube import connect
 from relight.cli.output import Format, note, print_json, print_table
 from relight.cli.target import Context, Kubeconfig, Namespace
-from relight.cli.warmth import histogram, moment, money, plan_of
+from relight.cli.warmth import histogram, moment, money, phases, plan_of
 
 if TYPE_CHECKING:
     from relight.warm.simulating import Outcome
@@ -65,6 +65,7 @@ def status(
         {
             "function": "/".join(key),
             "coldStart": round(one.cold, 2),
+            "coldStartPhases": {name: round(seconds, 3) for name, seconds in one.phases.items()},
             "plan": plan_of(one),
             "minScale": one.min_scale,
             "scaleDownDelay": one.delay,
@@ -118,7 +119,10 @@ def explain(
     settings = WarmSettings.from_environ(os.environ)
     found = explanation(functions[key], times, settings)
     print(f"{key[0]}/{name}: {plan_of(functions[key])}")
-    print(f"reason: {functions[key].reason}\n")
+    print(f"reason: {functions[key].reason}")
+    if functions[key].phases:
+        print(f"a cold start: {phases(functions[key])}")
+    print()
     for line in histogram(found):
         print(line)
     print()

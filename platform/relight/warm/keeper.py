@@ -31,6 +31,7 @@ from relight.warm.leading import Leadership
 from relight.warm.settings import WarmSettings
 from relight.warm.shelf import Shelf
 from relight.warm.sources import Reading, Source
+from relight.warm.starts import Starts
 from relight.wire import prewarm
 from relight.wire.cloudevents import Event
 
@@ -64,7 +65,7 @@ class Keeper:
         self._grants: dict[str, Grant] = {}
         self._listed = self._saved = self._minute = float("-inf")
         self._last: float | None = None
-        self._starts: dict[int, tuple[float, float]] = {}
+        self._starts = Starts()
         self._hour: int | None = None
         """The present hour, since 1970; None until the first look."""
         self._whole = False
@@ -138,7 +139,7 @@ class Keeper:
                 if row >= len(self.times):
                     self.times.grow(max(row + 1, 2 * len(self.times)))
                 self.times.forget(row)
-                self._starts.pop(row, None)
+                self._starts.forget(row)
                 function = self.functions[key] = Function(row, share=deployed.share, gpu=deployed.gpu)
                 self._presume(function)
             function.share, function.gpu = deployed.share, deployed.gpu
@@ -150,11 +151,6 @@ class Keeper:
         )
         function.keep = float(keepalive.prior(costs).keep[0])
         function.reason = "nothing is known of it: half of the break-even"
-
-    def _presume_anew(self, function: Function) -> None:
-        """The length of its cold start is known better now."""
-        if np.isnan(self.times.recent[function.row]).all():
-            self._presume(function)
 
     def _turn_hour(self, now: float) -> None:
         """Put in the calls of an hour that is over, if all of it was watched."""
@@ -197,7 +193,9 @@ class Keeper:
         function.requests = requests
         own = min(new, function.pings)
         held = max(0.0, present - (function.pings - own))
-        self._see_starts(function, seen, own_doing=function.pings > 0)
+        if self._starts.see(function, seen, own_doing=function.pings > 0):
+            if np.isnan(self.times.recent[function.row]).all():
+                self._presume(function)
         function.pings -= int(own)
         new -= own
         function.peak = max(function.peak, held, float(new > 0))
@@ -209,24 +207,6 @@ class Keeper:
         elif new or function.busy:
             function.busy, function.idle_since = False, now
         return idle
-
-    def _see_starts(self, function: Function, seen: list[Reading], *, own_doing: bool) -> None:
-        starts = sum(one.cold_starts for one in seen)
-        seconds = sum(one.cold_seconds for one in seen)
-        if function.row not in self._starts and starts and not function.cold:
-            function.cold = seconds / starts  # of before it was watched
-            self._presume_anew(function)
-        before, before_seconds = self._starts.get(function.row, (starts, seconds))
-        self._starts[function.row] = (starts, seconds)
-        if starts <= before:
-            return
-        mean = (seconds - before_seconds) / (starts - before)
-        if mean > 0:
-            function.cold = mean if not function.cold else function.cold + 0.3 * (mean - function.cold)
-            self._presume_anew(function)
-        if not own_doing:
-            function.bill.starts += int(starts - before)
-            function.bill.cold += seconds - before_seconds
 
     def _learn(self, ended: list[tuple[Function, float]], now: float) -> None:
         rows = np.array([function.row for function, _ in ended])

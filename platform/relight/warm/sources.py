@@ -7,7 +7,7 @@ long its cold starts took.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from relight.base.errors import PlatformError
@@ -29,6 +29,8 @@ class Reading:
     """Of all cold starts together,"""
     cold_starts: float = 0.0
     """and how many there were."""
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """Of those seconds, how many each phase took (fork, import, fetch, load…)."""
 
 
 class Source(Protocol):
@@ -52,14 +54,18 @@ class RouterSource:
         found: dict[Revision, Reading] = {}
         for family in text_string_to_metric_families(self._fetch(self._url, {}).decode("utf-8", "replace")):
             for sample in family.samples:
-                field = _ROUTER.get(sample.name)
-                if field is None or sample.labels.get("phase", "total") != "total":
+                counted = _ROUTER.get(sample.name)
+                if counted is None:
                     continue
                 name = sample.labels["revision"]
                 namespace = sample.labels.get("namespace")
                 if namespace is None:
                     namespace, _, name = name.partition("/")
-                _add(found, (namespace, name), field, sample.value)
+                phase = sample.labels.get("phase", "total")
+                if phase == "total":
+                    _add(found, (namespace, name), counted, sample.value)
+                elif counted == "cold_seconds":
+                    _add_phase(found, (namespace, name), phase, sample.value)
         return found
 
 
@@ -102,26 +108,29 @@ class Tally:
 
 
 class _Replicas:
-    """What the replicas of revisions count: requests, and how long each took to load."""
+    """What the replicas of revisions count: requests, and how long each phase of their starts took."""
 
     def __init__(self) -> None:
-        self.requests, self.seconds, self.starts = Tally(), Tally(), Tally()
+        self.requests, self._starts = Tally(), Tally()
+        self._phases: dict[str, Tally] = {}
 
-    def loaded(self, revision: Revision, replica: str, seconds: float) -> None:
-        self.seconds.put(revision, replica, seconds)
-        self.starts.put(revision, replica, 1.0)
+    def loaded(self, revision: Revision, replica: str, phase: str, seconds: float) -> None:
+        self._phases.setdefault(phase, Tally()).put(revision, replica, seconds)
+        self._starts.put(revision, replica, 1.0)
 
     def readings(self, present: Mapping[Revision, float]) -> Mapping[Revision, Reading]:
-        requests, seconds, starts = self.requests.totals(), self.seconds.totals(), self.starts.totals()
-        return {
+        requests, starts = self.requests.totals(), self._starts.totals()
+        found = {
             revision: Reading(
-                requests.get(revision, 0.0),
-                present.get(revision, 0.0),
-                seconds.get(revision, 0.0),
-                starts.get(revision, 0.0),
+                requests.get(revision, 0.0), present.get(revision, 0.0), cold_starts=starts.get(revision, 0.0)
             )
             for revision in {**requests, **starts, **present}
         }
+        for phase, tally in self._phases.items():
+            for revision, seconds in tally.totals().items():
+                _add(found, revision, "cold_seconds", seconds)
+                _add_phase(found, revision, phase, seconds)
+        return found
 
 
 class PrometheusSource:
@@ -145,7 +154,7 @@ class PrometheusSource:
         "sum by (k8s_namespace_name, kn_revision_name) (kn_serving_queue_depth)",
         "sum by (namespace, serving_knative_dev_revision) (relight_requests_in_flight)",
     )
-    LOADS = "sum by (namespace, serving_knative_dev_revision, instance) (relight_load_seconds)"
+    LOADS = "sum by (namespace, serving_knative_dev_revision, instance, phase) (relight_load_seconds)"
     _LABELS = (
         ("namespace_name", "revision_name"),
         ("k8s_namespace_name", "kn_revision_name"),
@@ -158,10 +167,10 @@ class PrometheusSource:
         self._replicas = _Replicas()
 
     def read(self) -> Mapping[Revision, Reading]:
-        for revision, replica, value in self._ask(*self.REQUESTS):
-            self._replicas.requests.put(revision, replica, value)
-        for revision, replica, value in self._ask(self.LOADS):
-            self._replicas.loaded(revision, replica, value)
+        for revision, labels, value in self._ask(*self.REQUESTS):
+            self._replicas.requests.put(revision, labels.get("instance", ""), value)
+        for revision, labels, value in self._ask(self.LOADS):
+            self._replicas.loaded(revision, labels.get("instance", ""), labels.get("phase", "load"), value)
         present: dict[Revision, float] = {}
         for revision, _, value in self._ask(*self.RUNNING):
             present[revision] = max(value, present.get(revision, 0.0))
@@ -169,12 +178,12 @@ class PrometheusSource:
             present[revision] = value + present.get(revision, 0.0)
         return self._replicas.readings(present)
 
-    def _ask(self, *expressions: str) -> Iterator[tuple[Revision, str, float]]:
+    def _ask(self, *expressions: str) -> Iterator[tuple[Revision, Mapping[str, str], float]]:
         for expression in expressions:
             for labels, value in instant(self._url, expression, self._fetch):
                 for namespace, name in self._LABELS:
                     if namespace in labels and name in labels:
-                        yield (labels[namespace], labels[name]), labels.get("instance", ""), value
+                        yield (labels[namespace], labels[name]), labels, value
 
 
 class FunctionSource:
@@ -196,7 +205,7 @@ class FunctionSource:
                 text = self._fetch(url.rstrip("/") + "/metrics", {}).decode("utf-8", "replace")
             except PlatformError:
                 continue  # it is starting, or going: what it had counted is what is known
-            requests, load = 0.0, 0.0
+            requests = 0.0
             for family in text_string_to_metric_families(text):
                 for sample in family.samples:
                     if sample.name == "relight_requests_total":
@@ -204,13 +213,16 @@ class FunctionSource:
                     elif sample.name == "relight_requests_in_flight":
                         present[revision] += sample.value
                     elif sample.name == "relight_load_seconds":
-                        load += sample.value
+                        self._replicas.loaded(revision, url, sample.labels.get("phase", "load"), sample.value)
             self._replicas.requests.put(revision, url, requests)
-            if load:
-                self._replicas.loaded(revision, url, load)
         return self._replicas.readings(present)
 
 
-def _add(found: dict[Revision, Reading], revision: Revision, field: str, value: float) -> None:
+def _add(found: dict[Revision, Reading], revision: Revision, name: str, value: float) -> None:
     now = found.get(revision, Reading())
-    found[revision] = replace(now, **{field: getattr(now, field) + value})
+    found[revision] = replace(now, **{name: getattr(now, name) + value})
+
+
+def _add_phase(found: dict[Revision, Reading], revision: Revision, phase: str, seconds: float) -> None:
+    now = found.get(revision, Reading())
+    found[revision] = replace(now, phases={**now.phases, phase: now.phases.get(phase, 0.0) + seconds})
