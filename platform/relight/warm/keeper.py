@@ -193,9 +193,9 @@ class Keeper:
         function.requests = requests
         own = min(new, function.pings)
         held = max(0.0, present - (function.pings - own))
-        if self._starts.see(function, seen, own_doing=function.pings > 0):
-            if np.isnan(self.times.recent[function.row]).all():
-                self._presume(function)
+        better_known = self._starts.see(function, seen, own_doing=function.pings > 0)
+        if better_known and np.isnan(self.times.recent[function.row]).all():
+            self._presume(function)
         function.pings -= int(own)
         new -= own
         function.peak = max(function.peak, held, float(new > 0))
