@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from relight.decide.hours import WEEK
 from relight.decide.idletimes import BYTES, CLASSES, IdleTimes
 from relight.decide.keepalive import Costs, Prices
 from relight.warm import plotting
+from relight.warm.functions import Function
 from relight.warm.generating import KINDS, generate
 from relight.warm.policies import policy
 from relight.warm.simulating import Entries, Outcome
@@ -122,11 +124,19 @@ def decisions(functions: int) -> None:
     raw = []
     for _ in range(3):
         began = time.perf_counter()
-        keepalive.decide(times, np.arange(functions), costs, draw.integers(WEEK, size=functions))
+        rows = np.arange(functions)
+        keepalive.decide(times.known(rows, times.pace(rows)), costs, draw.integers(WEEK, size=functions))
         raw.append(time.perf_counter() - began)
-    held = sum(one.nbytes for one in (times.counts, times.recent, times.began, times.week))
+    held = sum(one.nbytes for one in (times.counts, times.recent, times.began, times.week)) / functions
+    tracemalloc.start()
+    present = {("default", f"function-{row}"): Function(row) for row in range(functions)}
+    state = tracemalloc.get_traced_memory()[0] / len(present)
+    tracemalloc.stop()
     took = " ".join(f"{one:.3f}" for one in raw)
-    print(f"\ndecisions for {functions} functions: {took} s; {held / functions:.0f} bytes each ({BYTES} by the layout)")
+    print(
+        f"\ndecisions for {functions} functions: {took} s; {held:.0f} bytes each of what was learned ({BYTES} by the "
+        f"layout), and {state:.0f} of its present state and name"
+    )
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def called(days: int, *times: float, on: range = ALL_DAYS, watch: bool = True) -
     moments = [day * DAY + at * HOUR for day in range(days) if day % 7 in on for at in times]
     for before, now in itertools.pairwise(moments):
         hour = np.array([int(before // HOUR) % WEEK])
-        found.learn(ROWS, found.pace(), np.array([now - before]), ONE, ONE.astype(bool), hour)
+        found.learn(ROWS, found.pace(ROWS), np.array([now - before]), ONE, ONE.astype(bool), hour)
     if watch:
         for hour in range(days * 24):
             watched(found.week, hour % WEEK, np.array([sum(moment // HOUR == hour for moment in moments)], float))
@@ -117,9 +117,9 @@ def called(days: int, *times: float, on: range = ALL_DAYS, watch: bool = True) -
 
 def plan(times: IdleTimes, hour: int | None, cold: float = 10.0) -> tuple[float, float, float]:
     price = Costs(np.array([cold]), np.array([0.25]), Prices())
-    found = keepalive.decide(times, ROWS, price, None if hour is None else np.array([hour]))
-    pace = times.pace()[0]
-    return float(found.keep[0, pace]), float(found.ready[0, pace]), float(found.until[0, pace])
+    known = times.known(ROWS, times.pace(ROWS))
+    found = keepalive.decide(known, price, None if hour is None else np.array([hour]))
+    return float(found.keep[0]), float(found.ready[0]), float(found.until[0])
 
 
 REPORTS = (8.5, 12.0, 17.25)
@@ -160,7 +160,7 @@ def test_few_samples_make_no_season(times: IdleTimes) -> None:
 def test_a_function_that_is_called_fast_now_is_not_let_go_for_a_habit() -> None:
     times = called(10, *REPORTS)
     for _ in range(4):
-        times.learn(ROWS, times.pace(), np.array([20.0]), ONE, ONE.astype(bool), np.array([WEEK // 2]))
+        times.learn(ROWS, times.pace(ROWS), np.array([20.0]), ONE, ONE.astype(bool), np.array([WEEK // 2]))
     for hour in range(0, WEEK, 5):
         assert plan(times, hour) == plan(times, None)
 

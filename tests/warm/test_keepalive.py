@@ -32,14 +32,13 @@ def taught(*idle: float, times: IdleTimes | None = None) -> IdleTimes:
     times = times or IdleTimes(1)
     for seconds in idle:
         one = np.array([1.0])
-        times.learn(ROWS, times.pace(), np.array([seconds]), one, one.astype(bool))
+        times.learn(ROWS, times.pace(ROWS), np.array([seconds]), one, one.astype(bool))
     return times
 
 
 def plan(times: IdleTimes, **given: float) -> tuple[float, float, float]:
-    found = keepalive.decide(times, ROWS, costs(**given))
-    pace = times.pace()[0]
-    return float(found.keep[0, pace]), float(found.ready[0, pace]), float(found.until[0, pace])
+    found = keepalive.decide(times.known(ROWS, times.pace(ROWS)), costs(**given))
+    return float(found.keep[0]), float(found.ready[0]), float(found.until[0])
 
 
 def test_bins_hold_what_is_between_their_edges() -> None:
@@ -104,9 +103,8 @@ MONEY: list[tuple[str, float, float, float, bool]] = [
 def test_the_window_is_capped_by_cost(cold: float, share: float, waiting: float, kept: bool) -> None:
     draw = np.random.default_rng(3)
     times = taught(*draw.exponential(400.0, 60))
-    found = keepalive.decide(times, ROWS, costs(cold, share, Prices(waiting=waiting)))
-    pace = times.pace()[0]
-    assert bool(found.keep[0, pace] > 300.0) is kept
+    found = keepalive.decide(times.known(ROWS, times.pace(ROWS)), costs(cold, share, Prices(waiting=waiting)))
+    assert bool(found.keep[0] > 300.0) is kept
 
 
 def test_a_new_pattern_forgets_the_old_one() -> None:
@@ -115,6 +113,36 @@ def test_a_new_pattern_forgets_the_old_one() -> None:
     taught(*[30.0] * RECENT, times=times)
     keep, ready, until = plan(times)
     assert keep >= 30.0 or ready < 30.0 < until < 300.0
+
+
+CHANGES = [
+    ("twice as fast", 3600.0, 1800.0, 4),
+    ("twice as slow", 3600.0, 7200.0, 4),
+    ("a little slower", 900.0, 1200.0, 4),
+    ("from days to hours", 86400.0, 3600.0, 4),
+    ("from hours to days", 3600.0, 86400.0, 4),
+    ("to what is called often", 600.0, 300.0, 5),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "missed"), [row[1:] for row in CHANGES], ids=[row[0] for row in CHANGES])
+def test_a_timer_that_changes_its_period_is_met_after_a_few_calls(old: float, new: float, missed: int) -> None:
+    draw = np.random.default_rng(1)
+    times = taught(*old + draw.uniform(-1, 1, 60))
+    met = []
+    for seconds in new + draw.uniform(-1, 1, 30):
+        keep, ready, until = plan(times)
+        met.append(seconds <= keep or ready <= seconds <= until)
+        taught(seconds, times=times)
+    assert met == [False] * missed + [True] * (30 - missed)
+
+
+def test_what_was_always_there_is_no_new_pattern() -> None:
+    draw = np.random.default_rng(4)
+    times = taught(*draw.uniform(2000, 20000, 60))
+    before = plan(times)
+    taught(5000.0, 5001.0, 5002.0, 5001.0, times=times)
+    assert plan(times)[1] == before[1] == np.inf, "four alike in a row, of what has come at that time before"
 
 
 def test_counts_fade_with_samples_not_with_time() -> None:
@@ -126,9 +154,10 @@ def test_one_of_which_little_is_known_is_taken_for_the_others() -> None:
     times = IdleTimes(20)
     for _ in range(30):
         rows = np.arange(19)
-        times.learn(rows, times.pace()[rows], np.full(19, 40.0), np.ones(19), np.ones(19, bool))
-    pace = pace_of(np.array([40.0]))[0]
-    assert times.chances(np.array([19]))[0, pace, bin_of(np.array([40.0]))[0]] > 0.9
+        times.learn(rows, times.pace(rows), np.full(19, 40.0), np.ones(19), np.ones(19, bool))
+    chances, samples = times.chances(np.array([19]), pace_of(np.array([40.0])))
+    assert chances[0, bin_of(np.array([40.0]))[0]] > 0.9
+    assert samples.tolist() == [0.0]
 
 
 def test_histograms_merge() -> None:

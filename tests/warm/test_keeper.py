@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from relight.decide.annotations import DOMAIN
 from relight.net.kube import Kube
@@ -20,6 +22,7 @@ from relight.warm.costs import cost_rows
 from relight.warm.functions import Bill, Function
 from relight.warm.keeper import Keeper
 from relight.warm.leading import Leadership, expired
+from relight.warm.pods import replicas
 from relight.warm.settings import WarmSettings
 from relight.warm.shelf import Shelf
 from relight.warm.sources import Reading, RouterSource
@@ -82,9 +85,10 @@ class Scripted:
     requests: float = 0.0
     present: float = 0.0
     cold: tuple[float, float] = (0.0, 0.0)
+    phases: dict[str, float] = field(default_factory=dict)
 
     def read(self) -> dict[tuple[str, str], Reading]:
-        return {("default", self.revision): Reading(self.requests, self.present, *self.cold)}
+        return {("default", self.revision): Reading(self.requests, self.present, *self.cold, self.phases)}
 
 
 @dataclass
@@ -208,17 +212,30 @@ def test_what_was_learned_outlives_a_restart(kube: Kube) -> None:
     first = Rig(kube)
     first.source.cold = (0.0, 0.0)
     first.ring(1800.0, 10)
-    first.source.cold = (14.0, 2.0)
+    first.source.cold, first.source.phases = (14.0, 2.0), {"load": 12.0, "import": 2.0}
     first.call()
     first.keeper.end()
     functions, times = Shelf(kube, "default").load()
-    assert functions[KEY].cold == 7.0
+    assert (functions[KEY].cold, functions[KEY].phases) == (7.0, {"load": 6.0, "import": 1.0})
     learned = first.keeper.functions[KEY].row
     assert times.recent[functions[KEY].row].tolist()[-5:] == first.keeper.times.recent[learned].tolist()[-5:]
     second = Rig(kube, now=first.now)
     second.source.requests = 1
     second.step(1.0)
     assert second.keeper.functions[KEY].ready == pytest.approx(first.keeper.functions[KEY].ready, rel=0.01)
+
+
+def test_starts_of_before_it_was_watched_tell_how_long_one_takes(kube: Kube) -> None:
+    rig = Rig(kube)
+    rig.source.cold, rig.source.phases = (9.0, 3.0), {"load": 6.0}
+    rig.step()
+    function = rig.keeper.functions[KEY]
+    assert (function.cold, function.phases, function.bill.starts) == (3.0, {"load": 2.0}, 0)
+    assert function.keep == pytest.approx(function.cold * (0.004 + 0.0001) / 0.0001 / 2), "half of the break-even"
+    rig.source.cold, rig.source.phases = (14.0, 4.0), {"load": 10.0}
+    rig.step()
+    assert (function.cold, function.phases) == (pytest.approx(3.6), {"load": pytest.approx(2.6)})
+    assert (function.bill.starts, function.bill.cold) == (1, 5.0)
 
 
 def test_a_function_that_is_called_twice_a_day_is_met_both_times(kube: Kube) -> None:
@@ -339,6 +356,40 @@ def _get(url: str, query: object) -> bytes:
     with urllib.request.urlopen(url, timeout=10) as response:
         body: bytes = response.read()
         return body
+
+
+ACCESS = Path(__file__).parents[2] / "manifests" / "components" / "warm" / "access.yaml"
+PATH = re.compile(r"/(?:api/v1|apis/([^/]+)/[^/]+)(?:/namespaces/[^/]+)?/([a-z]+)(/[^/]+)?")
+VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
+
+
+def test_its_roles_are_what_it_uses_and_no_more(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: set[tuple[str, str, str]] = set()
+    request = kube._request
+
+    def watched(method: str, path: str, *rest: Any) -> Any:
+        found = PATH.fullmatch(path)
+        if found:  # else it asks which kinds there are, as everybody may
+            group, resource, name = found.groups()
+            used.add((group or "", resource, VERBS.get(method) or ("get" if name else "list")))
+        return request(method, path, *rest)
+
+    rig = Rig(kube)
+    monkeypatch.setattr(kube, "_request", watched)
+    replicas(kube)()
+    rig.ring(1800.0, 12)
+    rig.step(1792.0)
+    assert rig.pings
+    rig.keeper.end()
+    rules = [rule for one in yaml.safe_load_all(ACCESS.read_text()) for rule in one.get("rules", ())]
+    given = {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert used == given
 
 
 CHANGES: list[tuple[str, dict[str, str], int | None, int | None, dict[str, str | None] | None]] = [

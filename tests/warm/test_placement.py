@@ -48,6 +48,42 @@ def test_everybody_has_one_before_somebody_has_two() -> None:
     assert "budget of 2 GPUs" in place([Wish("big", 3, 1.0, worth=3.0)], 2.0)["big"].reason
 
 
+def test_however_hot_somebody_is() -> None:
+    assert grants(2.0, Wish("big", 3, 1.0, worth=300.0), Wish("small", 1, 1.0, worth=1.0)) == [1, 1]
+    assert grants(3.0, Wish("big", 3, 1.0, worth=300.0), Wish("small", 2, 1.0, worth=1.0)) == [2, 1]
+
+
+def tenants(budget: float, *wishes: tuple[str, int, float, int], floor: float = 0.5) -> list[int]:
+    """Each: tenant, replicas, worth, pinned; all of them of one GPU."""
+    made = [
+        Wish(str(at), number, 1.0, worth, least=least, tenant=tenant)
+        for at, (tenant, number, worth, least) in enumerate(wishes)
+    ]
+    found = place(made, budget, floor)
+    return [found[wish.name].replicas for wish in made]
+
+
+LOUD, QUIET = ("loud", 1, 9.0, 0), ("quiet", 1, 1.0, 0)
+FLOORS = [
+    ("half of the budget is for all alike", 4.0, [LOUD] * 6 + [QUIET] * 2, 0.5, [1, 1, 1, 0, 0, 0, 1, 0]),
+    ("none of it", 4.0, [LOUD] * 6 + [QUIET] * 2, 0.0, [1, 1, 1, 1, 0, 0, 0, 0]),
+    ("all of it", 4.0, [LOUD] * 6 + [QUIET] * 2, 1.0, [1, 1, 0, 0, 0, 0, 1, 1]),
+    ("what one does not want is for others", 6.0, [LOUD] * 6 + [QUIET], 1.0, [1, 1, 1, 1, 1, 0, 1]),
+    ("pins count as had", 4.0, [("loud", 2, 9.0, 2), LOUD, QUIET, QUIET], 0.5, [2, 0, 1, 1]),
+    ("of one tenant there is nothing to share", 2.0, [LOUD] * 3, 1.0, [1, 1, 0]),
+    ("a floor too small for a replica", 1.0, [LOUD, QUIET], 0.5, [1, 0]),
+]
+
+
+@pytest.mark.parametrize(
+    ("budget", "wishes", "floor", "want"), [row[1:] for row in FLOORS], ids=[row[0] for row in FLOORS]
+)
+def test_every_tenant_has_a_floor(
+    budget: float, wishes: list[tuple[str, int, float, int]], floor: float, want: list[int]
+) -> None:
+    assert tenants(budget, *wishes, floor=floor) == want
+
+
 def test_pins_and_bans_come_first() -> None:
     pinned, hot = Wish("pinned", 1, 1.0, worth=0.0, least=1), Wish("hot", 1, 1.0, worth=9.0)
     assert grants(1.0, pinned, hot) == [1, 0]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from relight.base.errors import BadInput
-from relight.decide.keepalive import Prices
+from relight.decide import keepalive
+from relight.decide.hours import HOUR, WEEK, watched
+from relight.decide.idletimes import SPAN, IdleTimes, pace_of
+from relight.decide.keepalive import Costs, Prices
 from relight.warm import policies, traces
 from relight.warm.generating import KINDS, generate
+from relight.warm.lines import Plan
 from relight.warm.policies import policy
-from relight.warm.simulating import Entries, Outcome, Plan, simulate
+from relight.warm.simulating import Entries, Outcome, simulate
 from relight.warm.traces import Trace
 
 PRICES = Prices()
@@ -29,7 +34,7 @@ def walked(trace: Trace, keep: np.ndarray, ready: np.ndarray, until: np.ndarray)
             for place in range(trace.calls[row]):
                 now = trace.minute[row] * 60.0 + place * 60.0 / trace.calls[row]
                 counts = now >= scored
-                if now < up_to_date:  # it starts, or was started
+                if now < up_to_date - 1e-8:  # it starts, or was started; a tie is none of both
                     colds += counts
                     waiting += counts * (up_to_date - now)
                     free = up_to_date + run
@@ -77,6 +82,94 @@ def test_it_agrees_with_a_walk_call_by_call(kind: str, how: str) -> None:
     want = walked(trace, *parts)
     got = simulate(entries, plan)
     assert (got.cold.sum(), got.waiting.sum(), got.idle.sum()) == pytest.approx(want, rel=1e-3, abs=2.0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_it_agrees_with_a_walk_on_traces_without_a_pattern(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    trace = random_trace(draw)
+    entries = Entries(trace)
+    size = len(entries)
+    ready = np.where(draw.random(size) < 0.4, draw.choice([0.25, 1.0, 5.0, 20.0, 61.0, 300.0], size), np.inf)
+    keep = draw.choice([0.0, 0.5, 1.0, 7.0, 59.0, np.inf] if seed % 2 else [0.0, 0.25], size)
+    keep = np.where(np.isfinite(ready), np.minimum(keep, ready / 2), keep)
+    until = np.where(np.isfinite(ready), ready + draw.choice([0.0, 1.0, 30.0], size), np.inf)
+    got = simulate(entries, Plan(keep, ready, until))
+    want = walked(trace, keep, ready, until)
+    assert (got.cold.sum(), got.waiting.sum(), got.idle.sum()) == pytest.approx(want, rel=1e-9, abs=1e-6)
+
+
+def random_trace(draw: np.random.Generator) -> Trace:
+    """Functions that are called once in an hour or a hundred times a minute; costs whose sums are exact, for ties."""
+    minutes, size = 400, 8
+    counts = draw.poisson(10 ** draw.uniform(-2, 2, (size, 1)), (size, minutes))
+    counts[draw.random((size, minutes)) < 0.2] = 0
+    counts = np.where(counts > 4, counts - counts % 4, counts)
+    function, minute = np.nonzero(counts)
+    return Trace(
+        "random", tuple("abcdefgh"), function, minute, np.minimum(counts, 240)[function, minute],
+        draw.choice([0.25, 0.5, 2.0, 15.0, 90.0], size), draw.choice([0.0, 0.125, 0.5, 3.0], size),
+        draw.choice([0.125, 1.0], size), minutes, minutes // 3,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["mixed", "calendar", "random"])
+@pytest.mark.parametrize("epoch", [60, 7])
+def test_what_is_laid_out_beforehand_is_what_one_learns_hour_by_hour(kind: str, epoch: float) -> None:
+    days = 9 if kind == "calendar" else 3
+    trace = (
+        random_trace(np.random.default_rng(5)) if kind == "random" else generate(kind, functions=5, days=days, seed=6)
+    )
+    trace = replace(trace, run=trace.run + 0.001)  # so that no idle time is at the edge between two paces
+    entries = Entries(trace)
+    plan = policies.ours(entries, PRICES, epoch=epoch)
+    for got, want in zip((plan.keep, plan.ready, plan.until), taught(entries, epoch), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9)
+
+
+def taught(entries: Entries, epoch: float) -> list[np.ndarray]:
+    """The plans after each entry, learned and decided epoch by epoch as a running policy does."""
+    trace = entries.trace
+    costs, times = Costs(trace.cold, trace.share, PRICES), IdleTimes(trace.size)
+    known, calls, over = np.zeros(trace.size, bool), np.zeros(trace.size), 0
+    prior = keepalive.prior(costs)
+    found = [np.array(part[trace.function]) for part in (prior.keep, prior.ready, prior.until)]
+    last: list[list[float]] = [[] for _ in trace.names]
+    for moment in np.unique(trace.minute // epoch):
+        rows = np.flatnonzero(trace.minute // epoch == moment)
+        hour = int(trace.minute[rows].min() // 60)
+        for at in range(over, hour):
+            watched(times.week, at % WEEK, calls)
+            calls[:] = 0
+        over = hour
+        np.add.at(calls, trace.function[rows], 1)
+        samples, wanted = [], []
+        for row in rows.tolist():
+            function = trace.function[row]
+            if entries.idle[row] > 0:
+                began = int(entries.end[row - 1] // HOUR) % WEEK
+                samples.append((function, pace_of_last(last[function]), entries.idle[row], 1.0, True, began))
+            if not entries.first[row]:
+                last[function].append(max(entries.idle[row], 0.0))
+            pace = pace_of_last(last[function])
+            if known[function]:
+                wanted.append((row, function, pace))
+            if entries.inner[row] > 0:
+                end = int(entries.end[row] // HOUR) % WEEK
+                samples.append((function, pace, entries.inner[row], entries.calls[row] - 1.0, False, end))
+        if wanted:
+            at, some, paces = (np.array(column) for column in zip(*wanted, strict=True))
+            made = keepalive.decide(times.known(some, paces), costs.of(some), np.full(len(some), hour % WEEK))
+            for part, values in zip(found, (made.keep, made.ready, made.until), strict=True):
+                part[at] = values
+        columns = [np.array(column) for column in zip(*samples, strict=True)] or [np.zeros(0, np.int64)] * 6
+        columns[4] = columns[4].astype(bool)
+        known[times.learn(*columns)] = True
+    return found
+
+
+def pace_of_last(idle: list[float]) -> int:
+    return int(pace_of(np.array([np.mean(idle[-SPAN:]) if idle else np.nan]))[0])
 
 
 def costs_of(trace: Trace) -> dict[str, float]:

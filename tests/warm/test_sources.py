@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 import pytest
 
 from relight.base.errors import PlatformError
-from relight.warm.sources import FunctionSource, PrometheusSource, Reading, RouterSource
+from relight.warm.sources import FunctionSource, PrometheusSource, Reading, RouterSource, Tally
 
 ROUTER = """
 # TYPE relight_router_requests counter
@@ -35,25 +34,23 @@ def test_local_modes_router() -> None:
         return ROUTER.encode()
 
     found = RouterSource("http://127.0.0.1:1/", fetch).read()
-    assert found == {("a", "f-00001"): Reading(6.0, 3.0, 3.5, 2.0)}
+    assert found == {("a", "f-00001"): Reading(6.0, 3.0, 3.5, 2.0, {"load": 3.0})}
     assert asked == ["http://127.0.0.1:1/metrics"]
 
 
-def test_prometheus() -> None:
-    knative = {"namespace_name": "a", "revision_name": "f-00001"}
-    ours = {"namespace": "a", "serving_knative_dev_revision": "f-00001"}
-
-    def fetch(url: str, query: Mapping[str, str]) -> bytes:
-        assert url == "http://p/api/v1/query"
-        expression = query["query"]
-        labels = ours if "relight_load" in expression else knative
-        value = next(number for part, number in VALUES.items() if part in expression)
-        return json.dumps({"data": {"result": [{"metric": labels, "value": [1, value]}]}}).encode()
-
-    VALUES = {"revision_request_count": "7", "queue_depth": "1", "activator": "2", "count by": "1", "sum by": "4.5"}
-    assert PrometheusSource("http://p", fetch).read() == {("a", "f-00001"): Reading(7.0, 3.0, 4.5, 1.0)}
+def test_what_is_no_prometheus() -> None:
     with pytest.raises(PlatformError, match="did not answer as Prometheus does"):
         PrometheusSource("http://p", lambda url, query: b"<html>").read()
+
+
+def test_a_counter_ends_with_its_replica_and_what_it_counted_does_not() -> None:
+    tally, f = Tally(), ("a", "f")
+    for replica, value, total in (("x", 5, 5), ("y", 2, 7), ("x", 6, 8), ("y", 1, 9), ("z", 0, 9), ("x", 6, 9)):
+        tally.put(f, replica, value)
+        assert tally.totals() == {f: total}
+    for number in range(Tally.MOST):
+        tally.put(("b", "g"), str(number), 1.0)
+    assert tally.totals() == {f: 9, ("b", "g"): Tally.MOST}, "those that are no longer told apart are in the sum"
 
 
 def test_the_functions_themselves_whose_counters_end_with_them() -> None:
@@ -69,10 +66,10 @@ def test_the_functions_themselves_whose_counters_end_with_them() -> None:
     source = FunctionSource(lambda: up, fetch)
     assert source.read() == {("a", "f"): Reading(5.0, 1.0)}
     pages["http://2"] = 'relight_requests_total{code="200"} 2.0\nrelight_load_seconds{phase="load"} 3.0\n'
-    assert source.read() == {("a", "f"): Reading(7.0, 1.0, 3.0, 1.0)}
+    assert source.read() == {("a", "f"): Reading(7.0, 1.0, 3.0, 1.0, {"load": 3.0})}
     del up["http://1"]
     assert source.read()["a", "f"].requests == 7.0, "what it had counted stays counted"
     pages["http://2"] = 'relight_requests_total{code="200"} 1.0\n'
     assert source.read()["a", "f"].requests == 8.0, "the replica began anew"
     up.clear()
-    assert source.read() == {("a", "f"): Reading(8.0)}
+    assert source.read() == {("a", "f"): Reading(8.0, 0.0, 3.0, 1.0, {"load": 3.0})}

@@ -16,7 +16,7 @@ from relight.base.errors import BadInput, NotFound
 from relight.cli.kube import connect
 from relight.cli.output import Format, note, print_json, print_table
 from relight.cli.target import Context, Kubeconfig, Namespace
-from relight.cli.warmth import histogram, moment, money, plan_of
+from relight.cli.warmth import histogram, moment, money, phases, plan_of
 
 if TYPE_CHECKING:
     from relight.warm.simulating import Outcome
@@ -65,6 +65,7 @@ def status(
         {
             "function": "/".join(key),
             "coldStart": round(one.cold, 2),
+            "coldStartPhases": {name: round(seconds, 3) for name, seconds in one.phases.items()},
             "plan": plan_of(one),
             "minScale": one.min_scale,
             "scaleDownDelay": one.delay,
@@ -118,7 +119,10 @@ def explain(
     settings = WarmSettings.from_environ(os.environ)
     found = explanation(functions[key], times, settings)
     print(f"{key[0]}/{name}: {plan_of(functions[key])}")
-    print(f"reason: {functions[key].reason}\n")
+    print(f"reason: {functions[key].reason}")
+    if functions[key].phases:
+        print(f"a cold start: {phases(functions[key])}")
+    print()
     for line in histogram(found):
         print(line)
     print()
@@ -179,6 +183,9 @@ def simulate(
     if save is not None:
         traces.write(found, save)
         note(f"written: {save}, {save.with_suffix('.json').name}")
+    for option, price in (("--idle-price", idle_price), ("--waiting-price", waiting_price)):
+        if not 0.0 <= price < float("inf"):
+            raise BadInput(f"{option}: expected a number of 0 or more, got {price}")
     prices = Prices(idle_price, waiting_price)
     names = policies or ["relight", "knative", "fixed:5m", "fixed:10m", "hybrid", "always-on", "oracle"]
     chosen = {name: policy(name) for name in names}

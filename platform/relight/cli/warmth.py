@@ -29,6 +29,14 @@ def plan_of(function: Function) -> str:
     return ", ".join(parts) or "let go at once"
 
 
+def phases(function: Function) -> str:
+    """How long a cold start takes and what of it, the longest first."""
+    parts = sorted(function.phases.items(), key=lambda part: -part[1])
+    return (
+        f"{function.cold:.2f} s ({', '.join(f'{name} {seconds:.2f}' for name, seconds in parts if seconds >= 0.005)})"
+    )
+
+
 def moment(since: float | None) -> str:
     """When a call was, seen from now."""
     return "-" if since is None else f"{span(max(0.0, time.time() - since))} ago"

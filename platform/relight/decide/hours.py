@@ -40,8 +40,8 @@ def hour_of(seconds: float) -> int:
     return int(seconds // HOUR + _THURSDAY) % WEEK
 
 
-def watched(week: NDArray[np.float16], hour: int, calls: Floats) -> None:
-    """Put in what was called in an hour that is over, of all functions: ``week`` is ``[functions, WEEK]``."""
+def watched(week: NDArray[np.float16], hour: int | slice, calls: Floats) -> None:
+    """Put in what was called in an hour (or several) that is over, of all functions: ``[functions, WEEK]``."""
     before = week[:, hour].astype(np.float64)
     week[:, hour] = np.minimum(np.where(np.isnan(before), calls, before + FRESH * (calls - before)), 60000.0)
 

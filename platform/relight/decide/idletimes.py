@@ -14,6 +14,9 @@ All is held for many functions at once, in arrays with the function as the first
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,6 +67,56 @@ def pace_of(mean: Floats) -> Ints:
     return found
 
 
+@dataclass(frozen=True)
+class Known:
+    """What is known of some functions at one moment, each at its pace: all that plans are made of."""
+
+    pace: Ints
+    chances: Floats
+    """``[functions, BINS]``, each row sums to one,"""
+    samples: Floats
+    """and how many idle times of its own at that pace they are made of, besides all functions' ``FLEET_WEIGHT``."""
+    recent: Floats
+    """``[functions, RECENT]``, the newest last; NaN where there were fewer."""
+    began: NDArray[np.uint8]
+    week: Callable[[Ints], NDArray[np.float16]]
+    """Calls in each hour of the week of some of them, by place; few are asked for."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Idle times, counted: of each *pair* of function and pace (``function * CLASSES + pace``), how many in which bin.
+
+    ``pair`` rises. Cells follow, sorted by it: the ``place`` of its pair in ``pair``, its ``bin``, and the ``number``.
+    """
+
+    pair: Ints
+    place: Ints
+    bin: Ints
+    number: Floats
+
+
+def counted(pair: Ints, seconds: Floats, weight: Floats) -> Counted:
+    """Idle times by pair and bin; ``weight``: how many there were of that length."""
+    cell = pair * BINS + bin_of(seconds)
+    order = np.argsort(cell)
+    cell = cell[order]
+    start = runs(cell)
+    number = np.add.reduceat(weight[order], start) if len(start) else np.zeros(0)
+    cell = cell[start]
+    whose = cell // BINS
+    begins = runs(whose)
+    place = np.repeat(np.arange(len(begins)), np.diff(begins, append=len(cell)))
+    return Counted(whose[begins], place, cell % BINS, number)
+
+
+def runs(ordered: Ints) -> Ints:
+    """Where each run of equal numbers begins."""
+    first = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return np.flatnonzero(first)
+
+
 class IdleTimes:
     """The idle times of ``size`` functions, and what all of them have in common."""
 
@@ -96,9 +149,9 @@ class IdleTimes:
         self.began[row] = UNKNOWN
         self.week[row] = np.nan
 
-    def pace(self) -> Ints:
-        """The present class of each function."""
-        last = self.recent[:, -SPAN:].astype(np.float64)
+    def pace(self, rows: Ints) -> Ints:
+        """The present class of some functions."""
+        last = self.recent[rows, -SPAN:].astype(np.float64)
         known = ~np.isnan(last)
         n = known.sum(axis=1)
         total = np.where(known, last, 0.0).sum(axis=1)
@@ -119,45 +172,57 @@ class IdleTimes:
         ``kept``: whether it is one of those that the next pace is made of (calls of one burst are not). ``began``: the
         hour of the week in which each began, where that is known.
         """
-        cell = (function * CLASSES + pace) * BINS + bin_of(seconds)
-        active = np.unique(function)
-        place = np.searchsorted(active, function)
-        size = len(active) * CLASSES * BINS
-        cell = cell - (function - place) * CLASSES * BINS
-        new = np.bincount(cell, weight, size).reshape(len(active), CLASSES, BINS)
-        counts = self.counts[active].astype(np.float64)
-        counts *= np.exp(-new.sum(axis=-1, keepdims=True) / MEMORY)
-        self.counts[active] = np.minimum(counts + new, 60000.0)
-        self.fleet = self.fleet * FLEET_FADE + np.minimum(new, FLEET_SHARE).sum(axis=0) / max(len(self), 1)
+        new = counted(function * CLASSES + pace, seconds, weight)
+        self.count(new)
         hours = np.full(len(function), UNKNOWN) if began is None else began
         self._keep(function[kept], seconds[kept], hours[kept].astype(np.uint8))
-        return active
+        active = new.pair // CLASSES
+        return active[runs(active)]
+
+    def count(self, new: Counted) -> None:
+        """Put counted idle times into the histograms, which fade by as many."""
+        at, pace = new.pair // CLASSES, new.pair % CLASSES
+        counts = self.counts[at, pace].astype(np.float64)
+        counts *= np.exp(-np.bincount(new.place, new.number, len(at)) / MEMORY)[:, None]
+        counts[new.place, new.bin] += new.number
+        self.counts[at, pace] = np.minimum(counts, 60000.0)
+        cell = pace[new.place] * BINS + new.bin
+        common = np.bincount(cell, np.minimum(new.number, FLEET_SHARE), CLASSES * BINS)
+        self.fleet = self.fleet * FLEET_FADE + common.reshape(CLASSES, BINS) / max(len(self), 1)
 
     def _keep(self, function: Ints, seconds: Floats, began: Ints) -> None:
         order = np.argsort(function, kind="stable")
         function, seconds, began = function[order], seconds[order], began[order]
-        names, start, number = np.unique(function, return_index=True, return_counts=True)
-        kept = np.minimum(number, RECENT)
-        for many in np.unique(kept):
-            these = kept == many
-            rows = names[these]
-            ends = (start + number)[these]
-            last = ends[:, None] - many + np.arange(many)
-            self.recent[rows] = np.concatenate((self.recent[rows][:, many:], seconds[last]), axis=1)
-            self.began[rows] = np.concatenate((self.began[rows][:, many:], began[last]), axis=1)
+        start = runs(function)
+        if not len(start):
+            return
+        rows, number = function[start], np.append(start[1:], len(function)) - start
+        # The newest of what was kept and what is new: places below zero are in what was kept, counted from its end.
+        place = np.arange(-RECENT, 0) + number[:, None]
+        old, new = place + RECENT, np.maximum(start[:, None] + place, 0)
+        before, each = place < 0, np.arange(len(rows))[:, None]
+        old = np.where(before, old, 0)
+        self.recent[rows] = np.where(before, self.recent[rows][each, old], seconds[new])
+        self.began[rows] = np.where(before, self.began[rows][each, old], began[new])
 
-    def chances(self, rows: Ints) -> Floats:
-        """For some functions: how likely each bin is, by pace. ``[functions, CLASSES, BINS]``, each row sums to one.
+    def known(self, rows: Ints, pace: Ints) -> Known:
+        """What is known of some functions, each at a pace."""
+        chances, samples = self.chances(rows, pace)
+        return Known(pace, chances, samples, self.recent[rows], self.began[rows], lambda some: self.week[rows[some]])
+
+    def chances(self, rows: Ints, pace: Ints) -> tuple[Floats, Floats]:
+        """For some functions, each at a pace: how likely each bin is, ``[functions, BINS]``, and of how many samples.
 
         What is known of a function counts by its samples; the fleet counts as ``FLEET_WEIGHT`` of them, and of a fleet
         that knows little itself, all bins are alike.
         """
         total = self.fleet.sum(axis=-1, keepdims=True)
-        fleet = (self.fleet + 1.0 / BINS) / (total + 1.0)
-        own = self.counts[rows].astype(np.float64)
-        number = own.sum(axis=-1, keepdims=True)
-        found: Floats = (own + FLEET_WEIGHT * fleet) / (number + FLEET_WEIGHT)
-        return found
+        fleet = FLEET_WEIGHT * (self.fleet + 1.0 / BINS) / (total + 1.0)
+        own = self.counts[rows, pace].astype(np.float64)
+        samples = own.sum(axis=-1)
+        own += fleet[pace]
+        own /= samples[:, None] + FLEET_WEIGHT
+        return own, samples
 
 
 FLEET_WEIGHT = 4.0

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from relight.decide import hours
-from relight.decide.idletimes import BINS, CLASSES, EDGES, RECENT, WIDTHS, Bools, Floats, IdleTimes, Ints
+from relight.decide.idletimes import BINS, CLASSES, EDGES, FLEET_WEIGHT, WIDTHS, Bools, Floats, Ints, Known
 
 MARGIN = 2.0
 """Seconds that a stretch for a timer is longer at both ends: for what a call needs to arrive."""
@@ -35,12 +35,21 @@ FEWEST = 4
 SURE = 0.1
 """Of a cold start's cost, by which a stretch for the time of day must save more per idle time than the plan it replaces
 would have: it is made of few idle times, and the best of several."""
+SURE_NEW = 0.2
+"""The same for a stretch of the newest idle times."""
+NEWEST = 6
+"""Idle times that are looked at by themselves: where a pattern changes, they say so long before the others are gone."""
+KNOWN_ALREADY = 0.05
+"""Share of the older ones in the stretch that the newest make, from which on it is no new pattern."""
 DAYS = 3
 """Days of the week on which idle times must have begun at an hour: the calls of one afternoon are no habit."""
 SLEEPS = CLASSES - 1
 """The pace at which the time of day counts: what is called fast just now is not let go for a habit of the hour."""
+SLOW = 2
+"""The pace from which on a change counts: who is called faster has short idle times that are not among the last."""
 _TRIMS = ((0, 0), (1, 1), (2, 2), (0, 2), (2, 0), (4, 2), (2, 4), (0, 4), (4, 4))
 """Idle times left out as outliers, at the low and the high end."""
+_MOST_LEFT_OUT = max(high for _, high in _TRIMS)
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Plans:
-    """Seconds of idle time; arrays of one shape. Without a second stretch, ``ready`` and ``until`` are infinite."""
+    """Seconds of idle time; arrays of one length. Without a second stretch, ``ready`` and ``until`` are infinite."""
 
     keep: Floats
     ready: Floats
@@ -102,27 +111,33 @@ class Plans:
 def prior(costs: Costs) -> Plans:
     """For functions of which nothing is known at all: half of the break-even, since most idle times of most functions
     are longer than that, and for those it costs half as much as the whole."""
-    keep = np.repeat((costs.break_even / 2)[:, None], CLASSES, axis=1)
+    keep = costs.break_even / 2
     none = np.full_like(keep, np.inf)
     return Plans(keep, none, none.copy(), np.zeros_like(keep))
 
 
 def plan(chances: Floats, costs: Costs) -> Plans:
-    """The best plan per function and pace, by the chances ``[functions, CLASSES, BINS]`` of each bin."""
-    rate, penalty, cold = costs.rate[:, None], costs.penalty[:, None], costs.cold[:, None]
-    alive = np.cumsum(chances[..., ::-1], axis=-1)[..., ::-1]
-    worth = chances * penalty[..., None] - (alive - chances / 2) * WIDTHS * rate[..., None]
-    zero = np.zeros((*worth.shape[:-1], 1))
-    total = np.concatenate((zero, np.cumsum(worth, axis=-1)), axis=-1)
-    keep = np.argmax(total, axis=-1)
+    """The best plan of each function, by the chances ``[functions, BINS]`` of each bin."""
+    rate, penalty = costs.rate[:, None], costs.penalty[:, None]
+    size = len(chances)
+    alive = np.zeros((size, BINS + 1))
+    np.cumsum(chances[:, ::-1], axis=1, out=alive[:, BINS - 1 :: -1])
+    worth = chances * penalty
+    worth -= (alive[:, :BINS] - chances / 2) * (WIDTHS * rate)
+    total = np.zeros((size, BINS + 1))
+    np.cumsum(worth, axis=1, out=total[:, 1:])
+    keep = np.argmax(total, axis=1)
     gain = _at(total, keep)
     # A second stretch from edge a to edge b is worth total[b] - total[a], less a start by whoever is idle till then.
-    start = -total - np.concatenate((alive, zero), axis=-1) * (rate * cold)[..., None]
-    start = np.where(np.arange(BINS + 1) > keep[..., None], start, -np.inf)
-    best = np.maximum.accumulate(start, axis=-1)
-    until = np.argmax(total + best, axis=-1)
-    more = _at(total + best, until)
-    ready = np.argmax(start == _at(best, until)[..., None], axis=-1)
+    start = alive
+    start *= -rate * costs.cold[:, None]
+    start -= total
+    start[np.arange(BINS + 1) <= keep[:, None]] = -np.inf
+    best = np.maximum.accumulate(start, axis=1)
+    total += best
+    until = np.argmax(total, axis=1)
+    more = _at(total, until)
+    ready = np.argmax(start == _at(best, until)[:, None], axis=1)
     pays = (more > 0.0) & (until > ready)
     return Plans(
         EDGES[keep],
@@ -133,27 +148,32 @@ def plan(chances: Floats, costs: Costs) -> Plans:
 
 
 def windows(recent: Floats, costs: Costs, early: Floats | float = 0.0) -> Plans:
-    """The best single stretch for idle times that come alike, from the last ones ``[functions, RECENT]``.
+    """The best single stretch for idle times that come alike, from the last ones ``[functions, so many]``.
 
     ``early``: seconds by which it begins before the first of them is expected.
     """
-    recent = recent.astype(np.float64)
-    n = (~np.isnan(recent)).sum(axis=1)
-    ordered = np.sort(recent, axis=1)
-    rows = np.arange(len(recent))
+    ordered = np.sort(recent.astype(np.float64), axis=1)
+    known = ~np.isnan(ordered)
+    n = known.sum(axis=1)
+    total = np.zeros((len(ordered), ordered.shape[1] + 1))
+    np.cumsum(np.where(known, ordered, 0.0), axis=1, out=total[:, 1:])
     rate, penalty, load = costs.rate, costs.penalty, costs.rate * costs.cold
     gain = np.zeros(len(recent))
     ready, until = np.full_like(gain, np.inf), np.full_like(gain, np.inf)
+    longest = ordered[np.arange(len(ordered))[:, None], np.maximum(n[:, None] - 1 - np.arange(_MOST_LEFT_OUT + 1), 0)]
     with np.errstate(invalid="ignore"):
         for low, high in _TRIMS:
-            first, last = ordered[:, low], ordered[rows, np.clip(n - 1 - high, 0, RECENT - 1)]
+            first, last = ordered[:, low], longest[:, high]
             inside = n - low - high
             # The next one may be a little outside of those that were seen: by as much as they are apart.
             slack = (last - first) / np.maximum(inside - 1, 1) + MARGIN
             a, b = np.maximum(first - slack - early, 0.0), last + slack
-            hits = ((ordered >= a[:, None]) & (ordered <= b[:, None])).sum(axis=1)
-            late = 1.0 - (ordered < a[:, None]).sum(axis=1) / np.maximum(n, 1)
-            burnt = np.where(np.isnan(ordered), 0.0, np.clip(ordered, a[:, None], b[:, None]) - a[:, None]).sum(axis=1)
+            # Only those that were left out can be outside.
+            before = (ordered[:, :low] < a[:, None]).sum(axis=1)
+            after = (longest[:, :high] > b[:, None]).sum(axis=1)
+            hits = n - before - after
+            burnt = _at(total, np.maximum(n - after, 0)) - _at(total, before) - hits * a + after * (b - a)
+            late = 1.0 - before / np.maximum(n, 1)
             idle = burnt / np.maximum(n, 1) + (b - a) / (n + 1)
             saved = hits / (n + 1) * (penalty + load) - idle * rate - late * load
             better = (inside >= FEWEST) & (saved > gain)
@@ -176,28 +196,28 @@ def worth(recent: Floats, keep: Floats, ready: Floats, until: Floats, costs: Cos
     return found
 
 
-def decide(times: IdleTimes, rows: Ints, costs: Costs, hour: Ints | None = None) -> Plans:
-    """The plans of some functions, for each pace. ``costs`` are of all functions.
+def decide(known: Known, costs: Costs, hour: Ints | None = None) -> Plans:
+    """The plans of some functions, each at its present pace.
 
-    ``hour``: in which hour of the week the idle time begins, per row; None: plans for any hour.
+    ``hour``: in which hour of the week the idle time begins, per function; None: plans for any hour.
     """
-    costs = costs.of(rows)
-    found = plan(times.chances(rows), costs)
-    recent = times.recent[rows]
-    stretch = windows(recent, costs)
-    learned = np.stack(
-        [worth(recent, found.keep[:, c], found.ready[:, c], found.until[:, c], costs) for c in range(CLASSES)], axis=1
-    )
-    timer = (stretch.gain[:, None] > learned) & (stretch.gain[:, None] > found.gain)
-    keep = np.where(timer, 0.0, found.keep)
-    ready = np.where(timer, stretch.ready[:, None], found.ready)
-    until = np.where(timer, stretch.until[:, None], found.until)
-    gain = np.where(timer, stretch.gain[:, None], found.gain)
-    made = Plans(keep, ready, until, gain)
+    made = plan(known.chances, costs)
+    # A stretch that meets all of n idle times gains n parts of n + 1 of a cold start at most.
+    n = (~np.isnan(known.recent)).sum(axis=1)
+    some = np.flatnonzero(made.gain < n / (n + 1) * costs.penalty)
+    stretch = windows(known.recent[some], costs.of(some))
+    better = np.flatnonzero(stretch.gain > made.gain[some])
+    at = some[better]
+    learned = worth(known.recent[at], made.keep[at], made.ready[at], made.until[at], costs.of(at))
+    timer = stretch.gain[better] > learned
+    at, better = at[timer], better[timer]
+    made.keep[at] = 0.0
+    made.ready[at], made.until[at], made.gain[at] = stretch.ready[better], stretch.until[better], stretch.gain[better]
+    _follow_change(made, known, costs)
     if hour is not None:
-        made = _by_hour(made, times, rows, costs, hour)
+        made = _by_hour(made, known, costs, hour)
     # A start that would begin before the replica goes is none: it is kept all the way.
-    joined = made.ready - costs.cold[:, None] <= made.keep
+    joined = made.ready - costs.cold <= made.keep
     return Plans(
         np.where(joined, made.until, made.keep),
         np.where(joined, np.inf, made.ready),
@@ -207,28 +227,55 @@ def decide(times: IdleTimes, rows: Ints, costs: Costs, hour: Ints | None = None)
     )
 
 
-def _by_hour(made: Plans, times: IdleTimes, rows: Ints, costs: Costs, hour: Ints) -> Plans:
+def _follow_change(made: Plans, known: Known, costs: Costs) -> None:
+    """Replace in place the plans that the newest idle times say are of a pattern that is over.
+
+    They say so where they are in a stretch of their own that the plan has no replica up in, and that next to none of
+    those before them were in, by the histogram of the present pace. All count that have come since the first of them.
+    """
+    newest = known.recent[:, -NEWEST:]
+    before = worth(newest, made.keep, made.ready, made.until, costs)
+    n = (~np.isnan(newest)).sum(axis=1)
+    # As much as a stretch that meets all of them can gain at most must be more than what the plan would have saved.
+    some = np.flatnonzero((n / (n + 1) * costs.penalty > before + SURE_NEW * costs.penalty) & (known.pace >= SLOW))
+    stretch = windows(newest[some], costs.of(some))
+    found = stretch.gain > before[some] + SURE_NEW * costs.penalty[some]
+    some, ready, until, gain = some[found], stretch.ready[found], stretch.until[found], stretch.gain[found]
+    inside = (known.recent[some] >= ready[:, None]) & (known.recent[some] <= until[:, None])
+    samples = known.samples[some]
+    bins = (EDGES[1:] > ready[:, None]) & (EDGES[:-1] < until[:, None])
+    counted = (known.chances[some] * bins).sum(axis=1) * (samples + FLEET_WEIGHT)
+    since = inside.sum(axis=1)
+    new = counted - since <= KNOWN_ALREADY * np.maximum(samples - since, FLEET_WEIGHT)
+    at = some[new]
+    made.keep[at] = 0.0
+    made.ready[at], made.until[at], made.gain[at] = ready[new], until[new], gain[new]
+
+
+def _by_hour(made: Plans, known: Known, costs: Costs, hour: Ints) -> Plans:
     """The plans, with those replaced in place that the time of day and the day of the week make better ones of."""
-    same = hours.alike(times.began[rows], hour) & ~np.isnan(times.recent[rows])
-    some = np.flatnonzero((same.sum(axis=1) >= FEWEST) & (hours.days_of(times.began[rows], same) >= DAYS))
+    some = np.flatnonzero(known.pace == SLEEPS)
+    same = hours.alike(known.began[some], hour[some]) & ~np.isnan(known.recent[some])
+    enough = (same.sum(axis=1) >= FEWEST) & (hours.days_of(known.began[some], same) >= DAYS)
+    some, same = some[enough], same[enough]
     if not len(some):
         return made
-    rows, hour, costs = rows[some], hour[some], costs.of(some)
-    recent = np.where(same[some], times.recent[rows], np.nan)
+    costs = costs.of(some)
+    recent = np.where(same, known.recent[some], np.nan)
     # A call that found no replica ended later by its cold start, and the next one comes so much sooner after its end.
     stretch = windows(recent, costs, costs.cold)
-    before = worth(recent, made.keep[some, SLEEPS], made.ready[some, SLEEPS], made.until[some, SLEEPS], costs)
+    before = worth(recent, made.keep[some], made.ready[some], made.until[some], costs)
     better = np.flatnonzero((stretch.gain > before + SURE * costs.penalty) & np.isfinite(stretch.ready))
     if not len(better):
         return made
     some, ready, until = some[better], stretch.ready[better], stretch.until[better]
-    days = hours.days_off(times.week[rows[better]], hour[better], (ready + until) / 2)
+    days = hours.days_off(known.week(some), hour[some], (ready + until) / 2)
     later = days * hours.DAY_HOURS * hours.HOUR
-    made.keep[some, SLEEPS] = 0.0
-    made.ready[some, SLEEPS], made.until[some, SLEEPS] = ready + later, until + later
-    made.gain[some, SLEEPS] = stretch.gain[better]
-    by_hour = np.zeros(made.keep.shape, bool)
-    by_hour[some, SLEEPS] = True
+    made.keep[some] = 0.0
+    made.ready[some], made.until[some] = ready + later, until + later
+    made.gain[some] = stretch.gain[better]
+    by_hour = np.zeros(len(made.keep), bool)
+    by_hour[some] = True
     return replace(made, by_hour=by_hour)
 
 

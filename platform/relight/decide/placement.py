@@ -23,6 +23,10 @@ BUSY = 0.5
 """Share of the peaks above zero from which on a model counts as hot at all."""
 STAYING = 1.1
 """How much more a replica that is up already counts."""
+FLOOR = 0.5
+"""Part of the budget that tenants share alike, so that none is left with nothing because others are called more."""
+SMALL = 1e-9
+"""GPUs; sums of shares are not exact."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Wish:
     most: int | None = None
     """By a rule of the user; 0: banned."""
     present: int = 0
+    tenant: str = ""
+    """Whose it is: floors are for tenants."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,11 @@ def wanted(peaks: Sequence[float], target: float, present: int) -> int:
     return max(needed(UP), min(present, needed(DOWN)))
 
 
-def place(wishes: Iterable[Wish], budget: float | None) -> dict[str, Grant]:
+def place(wishes: Iterable[Wish], budget: float | None, floor: float = FLOOR) -> dict[str, Grant]:
     """The replicas of each function within a budget of GPUs (None: no bound).
 
-    What users pinned is granted even beyond the budget: they said so, and are told.
+    ``floor``: the part of the budget that tenants share alike. What users pinned is granted even beyond the budget:
+    they said so, and are told.
     """
     wishes = list(wishes)
     granted = {wish.name: wish.least for wish in wishes}
@@ -79,23 +86,58 @@ def place(wishes: Iterable[Wish], budget: float | None) -> dict[str, Grant]:
         for wish in wishes:
             if wish.least and wish.share:
                 reasons[wish.name] += f"; pins and rules take {-left:g} GPUs more than the budget of {budget:g}"
-    waiting = [(-_worth(wish, wish.least), at) for at, wish in enumerate(wishes) if _more(wish, wish.least)]
+    if budget is not None:
+        left -= _fill_floors(wishes, granted, min(floor * budget, left))
+    waiting = [
+        (_order(wish, granted[wish.name]), at) for at, wish in enumerate(wishes) if _more(wish, granted[wish.name])
+    ]
     heapq.heapify(waiting)
     while waiting:
         _, at = heapq.heappop(waiting)
         wish = wishes[at]
-        if wish.share > left + 1e-9:
+        if wish.share > left + SMALL:
             reasons[wish.name] = f"the budget of {budget:g} GPUs is spent where it saves more waiting"
             continue
         left -= wish.share
         granted[wish.name] += 1
         if _more(wish, granted[wish.name]):
-            heapq.heappush(waiting, (-_worth(wish, granted[wish.name]), at))
+            heapq.heappush(waiting, (_order(wish, granted[wish.name]), at))
     return {name: Grant(number, reasons[name]) for name, number in granted.items()}
+
+
+def _fill_floors(wishes: Sequence[Wish], granted: dict[str, int], pool: float) -> float:
+    """Grant replicas to the tenants that have least, in turn, while the pool lasts; the GPUs that they take."""
+    has: dict[str, float] = {}
+    waiting: dict[str, list[tuple[tuple[int, float], int]]] = {}
+    for at, wish in enumerate(wishes):
+        has[wish.tenant] = has.get(wish.tenant, 0.0) + wish.least * wish.share
+        if wish.share > 0 and _more(wish, granted[wish.name]):
+            heapq.heappush(waiting.setdefault(wish.tenant, []), (_order(wish, granted[wish.name]), at))
+    if len(waiting) < 2:
+        return 0.0
+    taken = 0.0
+    while waiting:
+        tenant = min(waiting, key=lambda one: (has[one], waiting[one][0]))
+        _, at = heapq.heappop(waiting[tenant])
+        wish = wishes[at]
+        if wish.share <= pool - taken + SMALL:
+            taken += wish.share
+            has[tenant] += wish.share
+            granted[wish.name] += 1
+            if _more(wish, granted[wish.name]):
+                heapq.heappush(waiting[tenant], (_order(wish, granted[wish.name]), at))
+        if not waiting[tenant]:
+            del waiting[tenant]
+    return taken
 
 
 def _more(wish: Wish, has: int) -> bool:
     return has < wish.replicas and (wish.most is None or has < wish.most)
+
+
+def _order(wish: Wish, has: int) -> tuple[int, float]:
+    """Smaller comes first: everybody's first replica, then what is worth most."""
+    return min(has, 1), -_worth(wish, has)
 
 
 def _worth(wish: Wish, has: int) -> float:

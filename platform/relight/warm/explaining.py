@@ -30,9 +30,10 @@ def explanation(function: Function, times: IdleTimes, settings: WarmSettings) ->
     costs = Costs(
         np.array([function.cold or settings.cold]), np.array([function.share or settings.cpu_share]), settings.prices
     )
-    pace = int(times.pace()[function.row])
+    row = np.array([function.row])
+    pace = int(times.pace(row)[0])
     counts = times.counts[function.row, pace].astype(np.float64)
-    chances = times.chances(np.array([function.row]))[0, pace]
+    chances = times.chances(row, np.array([pace]))[0][0]
     up = _up(function, costs)
     hit = np.array([_warm(function, EDGES[at] + WIDTHS[at] / 2) for at in range(BINS)])
     caught = float((chances * hit).sum())

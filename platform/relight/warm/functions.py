@@ -42,6 +42,8 @@ class Function:
     gpu: bool = False
     cold: float = 0.0
     """Seconds of a cold start, a running mean; 0: none was seen."""
+    phases: dict[str, float] = field(default_factory=dict)
+    """The same of each of its phases."""
     bill: Bill = field(default_factory=Bill)
     requests: float | None = None
     """The counter when it was last read."""
@@ -86,6 +88,7 @@ def pack(function: Function, times: IdleTimes) -> str:
             "share": function.share,
             "gpu": function.gpu,
             "cold": round(function.cold, 3),
+            "phases": {name: round(seconds, 3) for name, seconds in function.phases.items()},
             "bill": {name: round(value, 1) for name, value in asdict(function.bill).items()},
             "idleSince": function.idle_since,
             "plan": {name: None if value == float("inf") else round(value, 1) for name, value in now.items()},
@@ -102,7 +105,7 @@ def pack(function: Function, times: IdleTimes) -> str:
 def unpack(text: str, row: int, times: IdleTimes) -> Function | None:
     """What ``pack`` made, put back; None where it is of another format or broken: it is learned anew.
 
-    Hours of the week may be missing: they were not always kept.
+    Hours of the week and phases may be missing: they were not always kept.
     """
     try:
         found: Mapping[str, Any] = json.loads(text)
@@ -122,6 +125,7 @@ def unpack(text: str, row: int, times: IdleTimes) -> Function | None:
             share=float(found["share"]),
             gpu=bool(found["gpu"]),
             cold=float(found["cold"]),
+            phases={str(name): float(seconds) for name, seconds in found.get("phases", {}).items()},
             bill=Bill(**bill),
             idle_since=found["idleSince"],
             keep=plan["keep"],
@@ -133,7 +137,7 @@ def unpack(text: str, row: int, times: IdleTimes) -> Function | None:
             delay=found["delay"],
             peaks=[float(one) for one in found["peaks"]],
         )
-    except (ValueError, KeyError, TypeError, binascii.Error, zlib.error):
+    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error, zlib.error):
         return None
     times.forget(row)
     times.counts[row], times.week[row] = counts, week

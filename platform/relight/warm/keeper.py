@@ -31,6 +31,7 @@ from relight.warm.leading import Leadership
 from relight.warm.settings import WarmSettings
 from relight.warm.shelf import Shelf
 from relight.warm.sources import Reading, Source
+from relight.warm.starts import Starts
 from relight.wire import prewarm
 from relight.wire.cloudevents import Event
 
@@ -64,7 +65,7 @@ class Keeper:
         self._grants: dict[str, Grant] = {}
         self._listed = self._saved = self._minute = float("-inf")
         self._last: float | None = None
-        self._starts: dict[int, tuple[float, float]] = {}
+        self._starts = Starts()
         self._hour: int | None = None
         """The present hour, since 1970; None until the first look."""
         self._whole = False
@@ -138,12 +139,18 @@ class Keeper:
                 if row >= len(self.times):
                     self.times.grow(max(row + 1, 2 * len(self.times)))
                 self.times.forget(row)
-                self._starts.pop(row, None)
+                self._starts.forget(row)
                 function = self.functions[key] = Function(row, share=deployed.share, gpu=deployed.gpu)
-                found = keepalive.prior(self._costs([function]))
-                function.keep = float(found.keep[0, 0])
-                function.reason = "nothing is known of it: half of the break-even"
+                self._presume(function)
             function.share, function.gpu = deployed.share, deployed.gpu
+
+    def _presume(self, function: Function) -> None:
+        """The plan of a function of which no idle time is known."""
+        costs = Costs(
+            np.array([function.cold or self._settings.cold]), np.array([function.share]), self._settings.prices
+        )
+        function.keep = float(keepalive.prior(costs).keep[0])
+        function.reason = "nothing is known of it: half of the break-even"
 
     def _turn_hour(self, now: float) -> None:
         """Put in the calls of an hour that is over, if all of it was watched."""
@@ -186,7 +193,9 @@ class Keeper:
         function.requests = requests
         own = min(new, function.pings)
         held = max(0.0, present - (function.pings - own))
-        self._see_starts(function, seen, own_doing=function.pings > 0)
+        better_known = self._starts.see(function, seen, own_doing=function.pings > 0)
+        if better_known and np.isnan(self.times.recent[function.row]).all():
+            self._presume(function)
         function.pings -= int(own)
         new -= own
         function.peak = max(function.peak, held, float(new > 0))
@@ -199,36 +208,22 @@ class Keeper:
             function.busy, function.idle_since = False, now
         return idle
 
-    def _see_starts(self, function: Function, seen: list[Reading], *, own_doing: bool) -> None:
-        starts = sum(one.cold_starts for one in seen)
-        seconds = sum(one.cold_seconds for one in seen)
-        before, before_seconds = self._starts.get(function.row, (starts, seconds))
-        self._starts[function.row] = (starts, seconds)
-        if starts <= before:
-            return
-        mean = (seconds - before_seconds) / (starts - before)
-        if mean > 0:
-            function.cold = mean if not function.cold else function.cold + 0.3 * (mean - function.cold)
-        if not own_doing:
-            function.bill.starts += int(starts - before)
-            function.bill.cold += seconds - before_seconds
-
     def _learn(self, ended: list[tuple[Function, float]], now: float) -> None:
         rows = np.array([function.row for function, _ in ended])
         seconds = np.array([idle for _, idle in ended])
-        pace = self.times.pace()[rows]
+        pace = self.times.pace(rows)
         ones = np.ones(len(rows))
         self._calls.update(rows.tolist())
         began = np.array([hour_of(now - idle) for _, idle in ended])
         self.times.learn(rows, pace, seconds, ones, ones.astype(bool), began)
         active = [function for function, _ in ended]
         hour = np.full(len(rows), hour_of(now))
-        plans = keepalive.decide(self.times, rows, self._costs(self.functions.values()), hour)
-        for at, (function, now_pace) in enumerate(zip(active, self.times.pace()[rows], strict=True)):
-            function.keep = float(plans.keep[at, now_pace])
-            function.ready, function.until = float(plans.ready[at, now_pace]), float(plans.until[at, now_pace])
-            function.gain = float(plans.gain[at, now_pace])
-            by_hour = plans.by_hour is not None and bool(plans.by_hour[at, now_pace])
+        known = self.times.known(rows, self.times.pace(rows))
+        plans = keepalive.decide(known, self._costs(self.functions.values()).of(rows), hour)
+        for at, function in enumerate(active):
+            function.keep, function.gain = float(plans.keep[at]), float(plans.gain[at])
+            function.ready, function.until = float(plans.ready[at]), float(plans.until[at])
+            by_hour = plans.by_hour is not None and bool(plans.by_hour[at])
             function.reason = _said(function) + (", as at this time of day before" if by_hour else "")
 
     def _costs(self, functions: Iterable[Function]) -> Costs:
@@ -262,9 +257,10 @@ class Keeper:
                     "pinned by its owner" if deployed.pinned else "hot: it was called in most of the last minutes",
                     least=deployed.pinned,
                     present=present,
+                    tenant=key[0],
                 )
             )
-        self._grants = place(wishes, self._settings.gpu_budget)
+        self._grants = place(wishes, self._settings.gpu_budget, self._settings.floor)
 
     def _act(self, key: Key, deployed: Deployed, now: float) -> None:
         function = self.functions[key]
@@ -304,11 +300,14 @@ class Keeper:
         return replicas or None, reason, message
 
     def _delay(self, function: Function, deployed: Deployed) -> int | None:
-        """The scale-down-delay that makes a replica stay as long as planned. Small changes are not worth a write."""
+        """The scale-down-delay that makes a replica stay as long as planned.
+
+        Small changes are not worth a write. One that is too long costs some idling, one that is too short a cold start.
+        """
         over = min(LONGEST_DELAY, round(function.keep - deployed.window))
         if over <= 0:
             return None
-        if function.delay is not None and abs(over - function.delay) <= 0.2 * function.delay:
+        if function.delay is not None and 0.8 * function.delay <= over <= 1.05 * function.delay:
             return function.delay
         return over
 

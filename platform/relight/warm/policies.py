@@ -6,17 +6,20 @@ Each sees, at an entry, only what came before it. What is learned is turned into
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from relight.base.errors import BadInput
 from relight.base.units import parse_duration
-from relight.decide import hybrid, keepalive
-from relight.decide.hours import HOUR, WEEK, watched
-from relight.decide.idletimes import SPAN, Floats, IdleTimes, Ints, pace_of
-from relight.decide.keepalive import Costs, Prices
-from relight.warm.simulating import Entries, Outcome, Plan, oracle, simulate
+from relight.decide import hybrid
+from relight.decide.idletimes import Ints
+from relight.decide.keepalive import Prices
+from relight.warm.learning import in_order, learned
+from relight.warm.lines import Plan
+from relight.warm.settings import WarmSettings
+from relight.warm.simulating import Entries, Outcome, oracle, simulate
 from relight.warm.traces import MINUTE
 
 EPOCH = 60
@@ -54,43 +57,39 @@ def _fixed(seconds: float, entries: Entries, prices: Prices) -> Outcome:
     return simulate(entries, Plan(seconds))
 
 
-def ours(entries: Entries, prices: Prices, *, epoch: float = EPOCH, floor: float = 0.0, seasons: bool = True) -> Plan:
+def ours(entries: Entries, prices: Prices, *, epoch: float = EPOCH, seasons: bool = True) -> Plan:
     """relight's own: ``decide.keepalive``, with what it learns of each function and of all.
 
-    ``epoch``: minutes between two rounds of learning. ``floor``: seconds that a platform keeps replicas anyway.
-    ``seasons``: whether the hour of the week counts; the trace begins on a Monday at 00:00.
+    ``epoch``: minutes between two rounds of learning. ``seasons``: whether the hour of the week counts; the trace
+    begins on a Monday at 00:00.
     """
-    trace = entries.trace
-    costs = Costs(trace.cold, trace.share, prices)
-    pace = _pace(entries)
-    rounds = (trace.minute // epoch).astype(np.int64)
-    plans = keepalive.prior(costs)
-    current = [plans.keep.copy(), plans.ready.copy(), plans.until.copy()]
-    chosen = [np.empty(len(entries)) for _ in current]
-    times = IdleTimes(trace.size)
-    known = np.zeros(trace.size, bool)
-    hour = (entries.end // HOUR).astype(np.int64) % WEEK
-    over, calls = 0, np.zeros(trace.size)
-    for rows in _epochs(rounds):
-        function = entries.function[rows]
-        now = int(trace.minute[rows[0]] // 60)
-        if seasons and now > over:
-            watched(times.week, over % WEEK, calls)
-            for silent in range(over + 1, now):
-                watched(times.week, silent % WEEK, np.zeros(trace.size))
-            over, calls = now, np.zeros(trace.size)
-        calls += np.bincount(function, minlength=trace.size)
-        here = np.unique(function[known[function]])
-        if len(here):
-            began = np.full(len(here), now % WEEK) if seasons else None
-            found = keepalive.decide(times, here, costs, began)
-            for at, new in zip(current, (found.keep, found.ready, found.until), strict=True):
-                at[here] = new
-        for made, at in zip(chosen, current, strict=True):
-            made[rows] = at[function, pace[rows]]
-        known[times.learn(*_samples(entries, rows, pace, hour))] = True
-    chosen[0] = np.maximum(chosen[0], floor)
-    return Plan(*chosen)
+    return learned(entries, prices, epoch, seasons=seasons)
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What becomes of plans on a platform of Knative's kind, local mode for one. Seconds."""
+
+    window: float
+    """The stable window: no replica goes earlier than that after a call, a pre-warm event among them."""
+    ticks: float = 2.0
+    """From the end of a window to that of the replica: autoscaler and last step look every two seconds."""
+    look: float = 1.0
+    """Between two looks of the policy."""
+    lead: float = WarmSettings.lead
+    """By which a pre-warm is sent before the cold start that is planned for."""
+
+    def carried_out(self, plan: Plan) -> Plan:
+        """When replicas are really up, on average: looks come half of the time between two of them late."""
+        keep = np.maximum(plan.keep, self.window) + self.ticks
+        ready = plan.ready - self.lead + self.look / 2
+        until = np.maximum(plan.until + self.look / 2 + self.ticks, ready + self.window + self.ticks)
+        late = ready <= keep
+        return Plan(
+            np.where(late & np.isfinite(plan.ready), until, keep),
+            np.where(late, np.inf, ready),
+            np.where(late, np.inf, until),
+        )
 
 
 def published(entries: Entries) -> Plan:
@@ -100,7 +99,7 @@ def published(entries: Entries) -> Plan:
     means = np.zeros(trace.size)
     current = list(hybrid.decide(counts, means))
     chosen = [np.empty(len(entries)) for _ in current]
-    for rows in _epochs(trace.minute // EPOCH):
+    for _, rows in _epochs(trace.minute // EPOCH):
         function = entries.function[rows]
         for made, now in zip(chosen, current, strict=True):
             made[rows] = now[function]
@@ -118,35 +117,9 @@ def published(entries: Entries) -> Plan:
     return Plan(*chosen)
 
 
-def _epochs(epoch: Ints) -> Iterator[Ints]:
-    """Rows of each epoch in turn, in the order of the trace within it."""
-    order = np.argsort(epoch, kind="stable")
+def _epochs(epoch: Ints) -> Iterator[tuple[int, Ints]]:
+    """The number of each epoch in turn and its rows, in the order of the trace within it."""
+    order = in_order(epoch)
     edges = np.flatnonzero(np.diff(epoch[order])) + 1
-    yield from np.split(order, edges)
-
-
-def _pace(entries: Entries) -> Ints:
-    """The class of pace of each entry, from the idle times that ended with it or just before."""
-    idle = np.maximum(np.nan_to_num(entries.idle), 0.0)
-    total = np.cumsum(idle)
-    at = np.arange(len(idle))
-    begin = np.maximum.accumulate(np.where(entries.first, at, 0))
-    seen = np.minimum(at - begin, SPAN)
-    mean = (total - total[at - seen]) / np.maximum(seen, 1)
-    return pace_of(np.where(seen > 0, mean, np.nan))
-
-
-def _samples(
-    entries: Entries, rows: Ints, pace: Ints, hour: Ints
-) -> tuple[Ints, Ints, Floats, Floats, np.ndarray, Ints]:
-    """What an epoch teaches: idle times between entries, at the pace of the one before, and those inside of entries."""
-    between = rows[entries.idle[rows] > 0]
-    inside = rows[entries.inner[rows] > 0]
-    return (
-        np.concatenate((entries.function[between], entries.function[inside])),
-        np.concatenate((pace[between - 1], pace[inside])),
-        np.concatenate((entries.idle[between], entries.inner[inside])),
-        np.concatenate((np.ones(len(between)), entries.calls[inside] - 1.0)),
-        np.arange(len(between) + len(inside)) < len(between),
-        np.concatenate((hour[between - 1], hour[inside])),
-    )
+    for rows in np.split(order, edges):
+        yield int(epoch[rows[0]]), rows

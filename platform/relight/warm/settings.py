@@ -9,6 +9,7 @@ from typing import Literal, cast
 
 from relight.base.errors import BadInput, Problem
 from relight.decide.keepalive import Prices
+from relight.decide.placement import FLOOR
 
 Mode = Literal["off", "dry-run", "on"]
 MODES: tuple[Mode, ...] = ("off", "dry-run", "on")
@@ -25,6 +26,8 @@ class WarmSettings:
     prices: Prices = field(default_factory=Prices)
     gpu_budget: float | None = None
     """GPUs that hot models may keep up together; None: no bound."""
+    floor: float = FLOOR
+    """Part of that budget which namespaces share alike."""
     cpu_share: float = 0.125
     """What a replica without a GPU counts as, of a GPU's price."""
     cold: float = 5.0
@@ -69,6 +72,9 @@ class WarmSettings:
         )
         budget = number("RELIGHT_WARM_GPU_BUDGET", None)
         share = number("RELIGHT_WARM_CPU_SHARE", cls.cpu_share) or 0.0
+        floor = number("RELIGHT_WARM_FLOOR", cls.floor) or 0.0
+        if floor > 1.0:
+            problems.append(Problem("RELIGHT_WARM_FLOOR", f"expected a part from 0 to 1, got {floor:g}"))
         if problems:
             raise BadInput.of(problems)
         given = {name: value for name, value in overrides.items() if value is not None}
@@ -76,6 +82,7 @@ class WarmSettings:
             mode=cast(Mode, mode),
             prices=prices,
             gpu_budget=budget,
+            floor=floor,
             cpu_share=share,
             **given,  # type: ignore[arg-type]
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from relight.decide.idletimes import Floats, Ints
 MINUTE = 60.0
 OWN = ("function", "minute", "calls")
 """Columns of our own CSV; the file beside it, ``NAME.json``, may say what each function costs."""
+MOST = 10_000_000
+"""Bound of all numbers in a trace: minutes are those of nineteen years."""
 COLD, RUN, SHARE = 5.0, 0.3, 0.25
 """Of a function that nothing is said about: seconds of a cold start, seconds of a call, share of a GPU."""
 
@@ -60,37 +63,39 @@ def read(path: Path) -> Trace:
         raise BadInput(f"{path}: no such file")
     if path.suffix == ".npz":
         return _arrays(path)
-    with path.open(newline="", encoding="utf-8") as file:
-        head = next(csv.reader(file), [])
-    if head[:1] == ["HashOwner"]:
-        return azure([path])
-    if tuple(head) != OWN:
-        raise BadInput(f"{path}: expected the columns {','.join(OWN)} or those of the Azure Functions trace")
-    return _own(path)
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            head = next(csv.reader(file), [])
+        if head[:1] == ["HashOwner"]:
+            return azure([path])
+        if tuple(head) != OWN:
+            raise BadInput(f"{path}: expected the columns {','.join(OWN)} or those of the Azure Functions trace")
+        return _own(path)
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not text in UTF-8: {error}") from error
 
 
 def _own(path: Path) -> Trace:
-    found: dict[tuple[str, int], int] = {}
+    names: dict[str, int] = {}
+    rows: list[tuple[int, int, int]] = []
     with path.open(newline="", encoding="utf-8") as file:
         for number, row in enumerate(csv.DictReader(file), start=2):
             try:
-                key, calls = (row["function"], int(row["minute"])), int(row["calls"])
+                name, minute, calls = row["function"], int(row["minute"]), int(row["calls"])
             except (TypeError, ValueError):
                 raise BadInput(f"{path}:{number}: expected a name and two whole numbers, got {dict(row)}") from None
-            if key[1] < 0 or calls < 0:
-                raise BadInput(f"{path}:{number}: minute and calls are 0 or more")
-            found[key] = found.get(key, 0) + calls
-    costs = _beside(path)
-    described = {str(one.get("name", one.get("function"))): one for one in costs.get("meta", ())}
-    names = tuple(dict.fromkeys([*(name for name, _ in found), *described]))
-    minutes = int(costs.get("minutes") or max((minute for _, minute in found), default=-1) + 1)
-    return _made(path.stem, names, found, described, minutes, int(costs.get("scored_from_minute") or 0))
+            if not (0 <= minute < MOST and 0 <= calls < MOST):
+                raise BadInput(f"{path}:{number}: minute and calls are 0 or more, and below {MOST:,}")
+            rows.append((names.setdefault(name, len(names)), minute, calls))
+    table = np.array(rows, np.int64).reshape(-1, 3)
+    return _made(path.stem, list(names), table[:, 0], table[:, 1], table[:, 2], _costs(path.with_suffix(".json")))
 
 
 def azure(days: list[Path]) -> Trace:
     """Days of the Azure Functions trace: columns 1 to 1440 hold the calls of each minute, functions are hashes."""
-    found: dict[tuple[str, int], int] = {}
-    described: dict[str, dict[str, float]] = {}
+    names: dict[str, int] = {}
+    parts: list[tuple[Ints, Ints, Ints]] = []
+    runs: dict[str, float] = {}
     for day, path in enumerate(days):
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.reader(file)
@@ -98,86 +103,119 @@ def azure(days: list[Path]) -> Trace:
             if head[:3] != ["HashOwner", "HashApp", "HashFunction"] or "1440" not in head:
                 raise BadInput(f"{path}: expected HashOwner,HashApp,HashFunction,Trigger,1,…,1440")
             first = head.index("1")
-            for row in reader:
-                name = "/".join(row[:3])
-                for minute, text in enumerate(row[first : first + 1440]):
-                    if text not in ("0", ""):
-                        found[name, day * 1440 + minute] = int(float(text))
+            for number, row in enumerate(reader, start=2):
+                counts = _minutes(row[first : first + 1440])
+                if counts is None:
+                    raise BadInput(
+                        f"{path}:{number}: expected 1440 numbers of 0 or more, after {','.join(row[:first])}"
+                    )
+                here = np.flatnonzero(counts)
+                at = names.setdefault("/".join(row[:3]), len(names))
+                parts.append((np.full(len(here), at), here + 1440 * day, counts[here]))
         durations = path.with_name(path.name.replace("invocations_per_function_md", "function_durations_percentiles"))
         if durations != path and durations.is_file():
-            described |= dict(_durations(durations))
-    names = tuple(dict.fromkeys(name for name, _ in found))
-    return _made(days[0].stem, names, found, described, 1440 * len(days), 0)
+            runs |= dict(_durations(durations))
+    function, minute, calls = (np.concatenate([np.zeros(0, np.int64), *column]) for column in zip(*parts, strict=True))
+    costs = _Costs({name: (COLD, seconds, SHARE) for name, seconds in runs.items() if name in names}, 1440 * len(days))
+    return _made(days[0].stem, list(names), function, minute, calls, costs)
 
 
-def _durations(path: Path) -> Iterator[tuple[str, dict[str, float]]]:
+def _minutes(texts: list[str]) -> Ints | None:
+    """The calls of a day; None where they are not 1440 numbers."""
+    try:
+        counts = np.array([text or "0" for text in texts], np.float64)
+    except ValueError:
+        return None
+    return counts.astype(np.int64) if len(counts) == 1440 and bool(((counts >= 0) & (counts < MOST)).all()) else None
+
+
+def _durations(path: Path) -> Iterator[tuple[str, float]]:
     with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            name = "/".join((row["HashOwner"], row["HashApp"], row["HashFunction"]))
-            yield name, {"run_s": float(row["Average"]) / 1000}
+        for number, row in enumerate(csv.DictReader(file), start=2):
+            try:
+                name, average = "/".join((row["HashOwner"], row["HashApp"], row["HashFunction"])), float(row["Average"])
+            except (KeyError, TypeError, ValueError):
+                raise BadInput(f"{path}:{number}: expected HashOwner,HashApp,HashFunction,Average,…") from None
+            if not 0.0 <= average < math.inf:
+                raise BadInput(f"{path}:{number}: expected an Average in milliseconds, of 0 or more")
+            yield name, average / 1000
 
 
-def _made(
-    name: str,
-    names: tuple[str, ...],
-    found: dict[tuple[str, int], int],
-    described: dict[str, dict[str, float]],
-    minutes: int,
-    scored_from: int,
-) -> Trace:
-    at = {one: index for index, one in enumerate(names)}
-    entries = sorted((at[one], minute, calls) for (one, minute), calls in found.items() if calls)
-    table = np.array(entries, dtype=np.int64).reshape(-1, 3)
-    told = [described.get(one, {}) for one in names]
+@dataclass(frozen=True)
+class _Costs:
+    """What stands beside a trace. ``minutes``: how long it is at least."""
+
+    functions: dict[str, tuple[float, float, float]]
+    """Seconds of a cold start, seconds of a call, share of a GPU."""
+    minutes: int = 0
+    scored_from: int = 0
+
+
+def _costs(path: Path) -> _Costs:
+    """From the JSON beside a trace; BadInput names what is wrong in it. Without one: nothing is known."""
+    if not path.is_file():
+        return _Costs({})
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadInput(f"{path} is not JSON: {error}") from error
+    if not isinstance(found, dict) or not isinstance(found.get("meta", []), list):
+        raise BadInput(f"{path}: expected an object with meta (a list), minutes and scored_from_minute")
+    functions = {}
+    for at, one in enumerate(found.get("meta", [])):
+        if not isinstance(one, dict):
+            raise BadInput(f"{path}: meta[{at}]: expected an object")
+        name = str(one.get("name", one.get("function", at)))
+        cold, run = (_number(path, f"meta[{at}].{key}", one.get(key, usual)) for key, usual in _USUAL[:2])
+        share = _number(path, f"meta[{at}].gpu_share", one.get("gpu_share", SHARE))
+        functions[name] = (cold, run, share)
+    minutes, scored = (int(_number(path, key, found.get(key) or 0)) for key in ("minutes", "scored_from_minute"))
+    return _Costs(functions, minutes, scored)
+
+
+_USUAL = (("cold_s", COLD), ("run_s", RUN))
+
+
+def _number(path: Path, field: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MOST:
+        raise BadInput(f"{path}: {field}: expected a number of 0 or more, and below {MOST:,}, got {value!r}")
+    return float(value)
+
+
+def _made(name: str, names: list[str], function: Ints, minute: Ints, calls: Ints, costs: _Costs) -> Trace:
+    """Sorted, with the calls of one function in one minute as one entry."""
+    names = list(dict.fromkeys([*names, *costs.functions]))
+    some = calls > 0
+    function, minute, calls = function[some], minute[some], calls[some]
+    order = np.lexsort((minute, function))
+    function, minute, calls = function[order], minute[order], calls[order]
+    first = np.flatnonzero((np.diff(function, prepend=-1) != 0) | (np.diff(minute, prepend=-1) != 0))
+    told = np.array([costs.functions.get(one, (COLD, RUN, SHARE)) for one in names]).reshape(-1, 3)
     return Trace(
         name,
-        names,
-        table[:, 0],
-        table[:, 1],
-        table[:, 2],
-        np.array([float(one.get("cold_s", COLD)) for one in told]),
-        np.array([float(one.get("run_s", RUN)) for one in told]),
-        np.array([float(one.get("gpu_share", SHARE)) for one in told]),
-        minutes,
-        scored_from,
+        tuple(names),
+        function[first],
+        minute[first],
+        np.add.reduceat(calls, first) if len(first) else calls,
+        told[:, 0],
+        told[:, 1],
+        told[:, 2],
+        max(costs.minutes, int(minute.max(initial=-1)) + 1),
+        costs.scored_from,
     )
 
 
 def _arrays(path: Path) -> Trace:
-    costs = _beside(path)
     try:
         with np.load(path) as stored:
             function, minute, calls = (stored[name].astype(np.int64) for name in OWN)
-        meta = costs["meta"]
-        cold, run, share = (np.array([float(one[key]) for one in meta]) for key in ("cold_s", "run_s", "gpu_share"))
-    except (KeyError, ValueError) as error:
-        raise BadInput(f"{path} and {path.with_suffix('.json').name} are not a trace: {error}") from error
-    order = np.lexsort((minute, function))
-    return Trace(
-        path.stem,
-        tuple(str(one.get("name", one.get("function", at))) for at, one in enumerate(meta)),
-        function[order],
-        minute[order],
-        calls[order],
-        cold,
-        run,
-        share,
-        int(costs["minutes"]),
-        int(costs.get("scored_from_minute") or 0),
-    )
-
-
-def _beside(path: Path) -> dict[str, Any]:
-    beside = path.with_suffix(".json")
-    if not beside.is_file():
-        return {}
-    try:
-        found = json.loads(beside.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise BadInput(f"{beside} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise BadInput(f"{beside}: expected an object with meta, minutes and scored_from_minute")
-    return found
+    except (KeyError, ValueError, OSError) as error:
+        raise BadInput(f"{path} is not a trace: {error}") from error
+    costs = _costs(path.with_suffix(".json"))
+    names = list(costs.functions)
+    if len(function) and not (function.min() >= 0 and function.max() < len(names) and minute.min() >= 0):
+        raise BadInput(f"{path}: expected functions below the {len(names)} that {path.stem}.json describes")
+    return _made(path.stem, names, function, minute, calls, costs)
 
 
 def write(trace: Trace, path: Path) -> None:
