@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from relight.decide import keepalive
-from relight.decide.hours import UNKNOWN, WEEK, alike, days_of, days_off, hour_of, merged_weeks, watched
+from relight.decide.hours import UNKNOWN, WEEK, alike, days_of, days_off, growth, hour_of, merged_weeks, watched
 from relight.decide.idletimes import IdleTimes
 from relight.decide.keepalive import Costs, Prices
 from relight.warm.functions import Function, pack, unpack
@@ -54,6 +54,24 @@ def test_what_is_the_same_time_of_day(began: int, hour: int, same: bool) -> None
 def test_days_on_which_idle_times_began() -> None:
     began = np.array([[9, 10, 24 + 9, 48 + 9]], np.uint8)
     assert days_of(began, np.array([[True, True, True, False]])).tolist() == [2]
+
+
+GROWTH = [
+    ("twice as many", 10.0, 20.0, 2.0),
+    ("half as many", 10.0, 5.0, 0.5),
+    ("no wilder than that", 10.0, 1000.0, 4.0),
+    ("nor the other way", 10.0, 0.0, 0.25),
+    ("hardly a call to compare with", 0.5, 10.0, 1.0),
+    ("this hour was never watched", np.nan, 10.0, 1.0),
+    ("the coming one was not", 10.0, np.nan, 1.0),
+]
+
+
+@pytest.mark.parametrize(("last", "coming", "times"), [row[1:] for row in GROWTH], ids=[row[0] for row in GROWTH])
+def test_how_many_times_the_calls_come_in_the_next_hour(last: float, coming: float, times: float) -> None:
+    known = np.full((1, WEEK), np.nan, np.float16)
+    known[0, 8], known[0, 9] = last, coming
+    assert growth(known, 8, 9).tolist() == [times]
 
 
 def week(days: range, hour: int, calls: float = 1.0) -> np.ndarray:

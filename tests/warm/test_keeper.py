@@ -208,6 +208,24 @@ def test_owners_ban_pin_and_rule(kube: Kube) -> None:
     assert rig.annotations().get("min-scale") == before.get("min-scale")
 
 
+def test_a_hot_model_has_the_replicas_of_the_hour_that_comes_before_it_comes(kube: Kube) -> None:
+    monday = 4 * 86400.0 + 2800 * 7 * 86400.0
+    rig = Rig(kube, settings={"cold": 60.0}, now=monday + 8 * 3600.0 + 1500.0)
+    rig.source.present = 300.0
+
+    def minutes(count: int) -> int:
+        for _ in range(count):
+            rig.call(60.0)
+        return int(rig.annotations()["min-scale"])
+
+    few = minutes(15)
+    assert few > 1
+    row = rig.keeper.functions[KEY].row
+    rig.keeper.times.week[row, 8], rig.keeper.times.week[row, 9] = 100.0, 200.0
+    assert minutes(5) in (2 * few - 1, 2 * few)
+    assert "WarmHot" in rig.events()
+
+
 def test_what_was_learned_outlives_a_restart(kube: Kube) -> None:
     first = Rig(kube)
     first.source.cold = (0.0, 0.0)

@@ -11,22 +11,25 @@ from relight.base.errors import BadInput
 from relight.decide import offpeak
 from relight.decide.placement import Wish, place, wanted
 
-PEAKS: list[tuple[str, list[float], float, int, int]] = [
-    ("nothing was seen", [], 1, 0, 0),
-    ("rarely called", [0, 0, 0, 1] * 5, 1, 0, 0),
-    ("one at a time", [1] * 10, 1, 0, 1),
-    ("four at once, two each", [4] * 10, 2, 0, 2),
-    ("a single peak is no reason for more", [1] * 19 + [9], 1, 1, 1),
-    ("but it is one to stay", [1] * 19 + [9], 1, 4, 4),
-    ("down when all are below", [1] * 30, 1, 4, 1),
+PEAKS: list[tuple[str, list[float], float, int, float, int]] = [
+    ("nothing was seen", [], 1, 0, 1.0, 0),
+    ("rarely called", [0, 0, 0, 1] * 5, 1, 0, 1.0, 0),
+    ("one at a time", [1] * 10, 1, 0, 1.0, 1),
+    ("four at once, two each", [4] * 10, 2, 0, 1.0, 2),
+    ("a single peak is no reason for more", [1] * 19 + [9], 1, 1, 1.0, 1),
+    ("but it is one to stay", [1] * 19 + [9], 1, 4, 1.0, 4),
+    ("down when all are below", [1] * 30, 1, 4, 1.0, 1),
+    ("the coming hour has twice the calls", [4] * 10, 2, 2, 2.0, 4),
+    ("it has half of them, and that is enough for all", [4] * 10, 2, 2, 0.5, 1),
+    ("nobody calls now: what comes is met by its own plan", [0] * 10, 1, 0, 4.0, 0),
 ]
 
 
 @pytest.mark.parametrize(
-    ("peaks", "target", "present", "want"), [row[1:] for row in PEAKS], ids=[row[0] for row in PEAKS]
+    ("peaks", "target", "present", "growth", "want"), [row[1:] for row in PEAKS], ids=[row[0] for row in PEAKS]
 )
-def test_replicas_of_a_hot_model(peaks: list[float], target: float, present: int, want: int) -> None:
-    assert wanted(peaks, target, present) == want
+def test_replicas_of_a_hot_model(peaks: list[float], target: float, present: int, growth: float, want: int) -> None:
+    assert wanted(peaks, target, present, growth) == want
 
 
 def grants(budget: float | None, *wishes: Wish) -> list[int]:

@@ -3,7 +3,8 @@
 What is called by people or by a calendar is called at the same time of the day, and on some days only. So the idle time
 that begins at five in the afternoon is like the others that began then, whatever those that began in the morning were
 (``alike``); and a stretch that would fall on a Saturday, where the same hour of other days has calls and that of
-Saturdays has none, is for the next day that has some (``days_off``).
+Saturdays has none, is for the next day that has some (``days_off``). And the hour that comes may have more calls than
+this one (``growth``).
 
 Hours are counted from Monday, 00:00 UTC; a time zone whose clocks change moves by an hour twice a year, which is why
 neighbouring hours count as the same. Of a week that was not yet watched nothing is said.
@@ -31,6 +32,8 @@ FRESH = 0.35
 """Weight of the newest week in the calls of an hour: after two weeks the newest two are most of what is known."""
 SILENT = 0.1
 """Calls of an hour of the week, as a share of what that hour has on all days, below which it has none."""
+STEEPEST = 4.0
+"""How many times the calls of one hour those of the next are taken for at most: a few calls make wild ratios."""
 LEAST = 0.25
 """Calls that an hour of the day must have, as a mean of the days watched, for the lack of them to mean something."""
 
@@ -51,6 +54,19 @@ def merged_weeks(first: NDArray[np.float16], second: NDArray[np.float16]) -> NDA
     known = ~(np.isnan(first) & np.isnan(second))
     total = np.nan_to_num(first.astype(np.float64)) + np.nan_to_num(second.astype(np.float64))
     return np.where(known, np.minimum(total, 60000.0), np.nan).astype(np.float16)
+
+
+def growth(week: NDArray[np.float16], last: int, coming: int) -> Floats:
+    """Calls of the ``coming`` hour of the week over those of the ``last`` one in other weeks: ``[functions]``.
+
+    1 where one of them was not watched or the last one had hardly a call, and never more than ``STEEPEST``, or less
+    than its inverse.
+    """
+    before, after = week[:, last].astype(np.float64), week[:, coming].astype(np.float64)
+    known = ~np.isnan(before) & ~np.isnan(after) & (before >= 1.0)
+    ratio = np.divide(after, before, out=np.ones_like(before), where=known)
+    found: Floats = np.clip(ratio, 1 / STEEPEST, STEEPEST)
+    return found
 
 
 def alike(began: NDArray[np.uint8], hours: Ints) -> Bools:

@@ -1,10 +1,10 @@
 """How many copies of which model stay up: one budget of GPUs for all, spent where it saves most waiting.
 
-A hot model's wish comes from the concurrency of the last while: as many replicas as a high quantile of the peaks needs,
-and not fewer than now until even the highest peak needs fewer (the two quantiles are the hysteresis). What the user
-said comes first: bans, pins, rules of the hour. Then everybody's first replica, then further ones, each time the one
-that saves most waiting per GPU-second that it occupies. Who keeps one already is a little ahead, so that two that are
-worth the same do not take turns.
+A hot model's wish comes from the concurrency of the coming window: that of the last one, times what other weeks had
+more or less then. It is as many replicas as a high quantile of the peaks needs, and not fewer than now until even the
+highest peak needs fewer (the two quantiles are the hysteresis). What the user said comes first: bans, pins, rules of
+the hour. Then everybody's first replica, then further ones, each time the one that saves most waiting per GPU-second
+that it occupies. Who keeps one already is a little ahead, so that two that are worth the same do not take turns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UP, DOWN = 0.9, 1.0
 """Quantiles of the peaks: the one that a number of replicas must be enough for, and the one that all must fall below
 before there are fewer."""
 PEAKS = 30
-"""Peaks that are looked at: one a minute."""
+"""Peaks that are looked at: one a minute. The coming window is as long."""
 BUSY = 0.5
 """Share of the peaks above zero from which on a model counts as hot at all."""
 STAYING = 1.1
@@ -58,8 +58,11 @@ class Grant:
     reason: str
 
 
-def wanted(peaks: Sequence[float], target: float, present: int) -> int:
-    """Replicas for a model, by the peaks of concurrency of the last minutes and the load that one replica bears."""
+def wanted(peaks: Sequence[float], target: float, present: int, growth: float = 1.0) -> int:
+    """Replicas for a model, by the peaks of concurrency of the last minutes and the load that one replica bears.
+
+    ``growth``: how many times as much is to be expected of the coming ones.
+    """
     recent = list(peaks)[-PEAKS:]
     if len(recent) < 2 or sum(peak > 0 for peak in recent) < BUSY * len(recent):
         return 0
@@ -67,7 +70,7 @@ def wanted(peaks: Sequence[float], target: float, present: int) -> int:
 
     def needed(quantile: float) -> int:
         at = min(len(ordered) - 1, math.ceil(quantile * len(ordered)) - 1)
-        return math.ceil(ordered[at] / max(target, 1e-9))
+        return math.ceil(ordered[at] * growth / max(target, 1e-9))
 
     return max(needed(UP), min(present, needed(DOWN)))
 

@@ -19,10 +19,10 @@ import numpy as np
 
 from relight.base.errors import NotFound, RelightError
 from relight.decide import keepalive, offpeak
-from relight.decide.hours import HOUR, hour_of, watched
+from relight.decide.hours import HOUR, growth, hour_of, watched
 from relight.decide.idletimes import IdleTimes
 from relight.decide.keepalive import Costs
-from relight.decide.placement import Grant, Wish, place, wanted
+from relight.decide.placement import PEAKS, Grant, Wish, place, wanted
 from relight.net.kube import Kube
 from relight.warm.acting import Actor, restore
 from relight.warm.deployed import Deployed, read_deployed
@@ -94,7 +94,7 @@ class Keeper:
             self._minute = now
             for function in self.functions.values():
                 function.minutes_are_over(passed)
-            self._place()
+            self._place(now)
         for key, deployed in self._deployed.items():
             try:
                 self._act(key, deployed, now)
@@ -238,16 +238,19 @@ class Keeper:
 
     # Acting
 
-    def _place(self) -> None:
+    def _place(self, now: float) -> None:
         """Who stays up for the next minute. Hot is who is called often, and whose cold starts cost more than idling."""
         wishes = []
         costs = self._costs(self.functions.values())
         pays = costs.penalty / MINUTE > costs.rate
+        half = PEAKS * MINUTE / 2  # to the middle of the minutes that the peaks are of, and of those that come
+        grown = growth(self.times.week, hour_of(now - half), hour_of(now + half))
         for key, deployed in self._deployed.items():
             function = self.functions[key]
             present = self._grants.get("/".join(key), Grant(0, "")).replicas
             calls = sum(peak > 0 for peak in function.peaks) / max(1, len(function.peaks))
-            hot = wanted(function.peaks, deployed.target, present) if pays[function.row] else 0
+            row = function.row
+            hot = wanted(function.peaks, deployed.target, present, float(grown[row])) if pays[row] else 0
             wishes.append(
                 Wish(
                     "/".join(key),
