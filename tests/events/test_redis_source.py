@@ -105,19 +105,17 @@ def test_nothing_is_acknowledged_before_it_is_on_disk(
         async with Machine(tmp_path).up() as machine, Subscriber().listening() as subscriber:
             await machine.trigger("t", "dev.knative.sources.redisstream", f"{subscriber.url}/t")
             await make(machine.store, spec(server, BROKER))
-            log, open_ = machine.eventing.log, asyncio.Event()
-            accept = log.accept_all
-
-            async def held(*arguments: Any) -> list[int]:
-                await open_.wait()
-                return await accept(*arguments)
-
-            log.accept_all = held  # type: ignore[method-assign]
+            log, held = machine.eventing.log, []
+            accept = log.accept_then
+            log.accept_then = lambda *arguments: held.append(arguments)  # type: ignore[method-assign]
             client.xadd("pages", {"a": "1"})
-            while client.xinfo_groups("pages")[0]["pending"] != 1:  # noqa: ASYNC110
+            while not held:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+            assert client.xinfo_groups("pages")[0]["pending"] == 1
             assert subscriber.received == []
-            open_.set()
+            log.accept_then = accept  # type: ignore[method-assign]
+            for arguments in held:
+                accept(*arguments)
             await subscriber.until(1, "/t")
             await acknowledged(client)
 
